@@ -1,0 +1,335 @@
+"""The config tree: every option, its default, its effect and its range.
+
+Owns names and meanings. Cross-option rules stand in `rules`, composing from YAML in `compose`.
+Everybody else receives a part of this tree, already validated.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from async_rl.config.option import option, section
+
+# Enum members are named like their values, since Hydra reads enums by name.
+
+
+class Dtype(StrEnum):
+    """Number format of weights and activations."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+class OverBound(StrEnum):
+    """What happens where a group would pass `staleness.max`."""
+
+    wait = "wait"
+    drop = "drop"
+    requeue = "requeue"
+    mask = "mask"
+    train = "train"
+
+
+class KvOnUpdate(StrEnum):
+    """What happens to the keys and values of running requests when weights change."""
+
+    recompute = "recompute"
+    keep = "keep"
+
+
+class Advantage(StrEnum):
+    """How rewards become advantages."""
+
+    grpo = "grpo"
+
+
+class Weighting(StrEnum):
+    """What becomes of π_prox/μ."""
+
+    off = "off"
+    truncated = "truncated"
+
+
+class Schedule(StrEnum):
+    """How the learning rate moves after its warm-up."""
+
+    constant = "constant"
+    linear = "linear"
+    cosine = "cosine"
+
+
+class Transport(StrEnum):
+    """How weights travel from the learner to the generators."""
+
+    shm = "shm"
+
+
+@dataclass(frozen=True)
+class NewModel:
+    """A model made from scratch: its shape."""
+
+    family: str = option("qwen3", "Architecture: `qwen3` or `llama`.")
+    hidden_size: int = option(128, "Width.", minimum=32)
+    num_layers: int = option(4, "Depth.", minimum=1)
+    num_heads: int = option(4, "Query heads; head size is `head_dim`.", minimum=1)
+    num_kv_heads: int = option(2, "Key and value heads; divides `num_heads`.", minimum=1)
+    head_dim: int = option(32, "Head size; on CPU the engine takes 32, 64, 80, 96, 112, 128.", minimum=32)
+    intermediate_size: int = option(512, "Width of the feed-forward layer.", minimum=32)
+    max_positions: int = option(256, "Longest sequence.", minimum=8)
+    tie_embeddings: bool = option(True, "Input and output embeddings share their weights.")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The policy."""
+
+    path: str = option("", "Hugging Face folder with config, weights (safetensors) and tokenizer.")
+    dtype: Dtype = option(Dtype.float32, "Number format of the learner and of the engines.")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Prompts."""
+
+    task: str = option(
+        "", "A procedural task, `module:Class` or `file.py:Class` (docs/data.md). Excludes `train` and `evaluate`."
+    )
+    train: str = option("", "JSONL or parquet file with training rows.")
+    evaluate: str = option("", "JSONL or parquet file with held-out rows.")
+    prompt_column: str = option("prompt", "Column with the prompt: text, or a list of chat messages.")
+    answer_column: str = option("answer", "Column with the answer that the reward function compares with.")
+    task_column: str = option("", "Column whose value names the row's task in the metrics; empty: one task.")
+    max_prompt_tokens: int = option(
+        128, "Longer prompts are left out, and counted in a message at the start.", minimum=1
+    )
+    num_train: int = option(
+        4096, "Rows that a procedural task makes for training; with files, 0 takes all and n the first n.", minimum=0
+    )
+    num_evaluate: int = option(256, "The same for the held-out rows.", minimum=0)
+    shuffle: bool = option(True, "A new order in every epoch, from `seed`.")
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """Who says what a trajectory is worth."""
+
+    function: str = option("", "`module:function` or `file.py:function`, plain or async (docs/rewards.md).")
+    timeout_s: float = option(10.0, "A call that takes longer has failed; its process is ended.", exclusive_minimum=0)
+    num_workers: int = option(
+        1, "Processes, per generator, that run a plain function beside the generation.", minimum=1, maximum=64
+    )
+    max_concurrent: int = option(64, "Calls at once, per generator, of an async function.", minimum=1)
+    max_retries: int = option(
+        2, "How often a sample whose reward failed is generated again before its group goes back.", minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class GenerationConfig:
+    """The generators: one vLLM engine each."""
+
+    num_generators: int = option(1, "How many; each has a core (CPU) or its GPUs.", minimum=1)
+    group_size: int = option(8, "Samples of one prompt.", minimum=1)
+    max_new_tokens: int = option(64, "A response that reaches this ends with finish reason `length`.", minimum=1)
+    temperature: float = option(
+        1.0, "Sampling temperature; learner and engine both apply it to log-probabilities.", exclusive_minimum=0
+    )
+    top_p: float = option(
+        1.0, "Nucleus sampling; below 1, μ is of the truncated distribution.", exclusive_minimum=0, maximum=1
+    )
+    top_k: int = option(0, "Sample among the k likeliest tokens; 0: all.", minimum=0)
+    max_concurrent: int = option(
+        64, "Requests at once in an engine; more are faster and staler. At least `group_size`.", minimum=1
+    )
+    max_model_len: int = option(256, "Longest prompt and response together.", minimum=2)
+    kv_cache_gib: float = option(1.0, "Memory for keys and values, per engine.", exclusive_minimum=0)
+    kv_on_update: KvOnUpdate = option(
+        KvOnUpdate.recompute,
+        "Running requests, when weights change: `recompute` their keys and values under the new weights, "
+        "or `keep` the old ones (faster; μ is then of new weights over old keys).",
+    )
+    max_restarts: int = option(10, "How often a dead generator is started again.", minimum=0)
+
+
+@dataclass(frozen=True)
+class StalenessConfig:
+    """How old a token may be when it trains. Staleness 0 everywhere is synchronous RL."""
+
+    max: int = option(4, "Hard bound per token, in versions.", minimum=0)
+    depth: int = option(
+        1, "How many batches generation may run ahead: the usual lag. More is faster; at most `max`.", minimum=0
+    )
+    over_bound: OverBound = option(
+        OverBound.wait,
+        "Where a group would pass the bound: `wait` for it, `drop` it, `requeue` its prompt, `mask` its old tokens, "
+        "or `train` it all the same.",
+    )
+
+
+@dataclass(frozen=True)
+class CorrectionConfig:
+    """Importance weights π_prox/μ."""
+
+    weighting: Weighting = option(Weighting.truncated, "`truncated` at `cap` per token, or `off`.")
+    cap: float = option(2.0, "Largest weight of a token.", exclusive_minimum=0)
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """What the policy is trained for."""
+
+    advantage: Advantage = option(Advantage.grpo, "`grpo`: reward minus the group's mean.")
+    normalize_by_std: bool = option(True, "Divide by the group's standard deviation (GRPO); off is Dr. GRPO.")
+    clip_low: float = option(0.2, "PPO: the ratio π/π_prox is clipped below 1 − this.", minimum=0, maximum=1)
+    clip_high: float = option(0.28, "PPO: the ratio is clipped above 1 + this.", minimum=0)
+    clip_dual: float = option(
+        3.0, "PPO: for negative advantages the loss is at most this times −A; 0 turns it off.", minimum=0
+    )
+    entropy_coef: float = option(0.0, "Weight of the entropy bonus.", minimum=0)
+    kl_coef: float = option(0.0, "Weight of KL(π‖reference) in the loss (k3); 0 loads no reference.", minimum=0)
+    filter_zero_signal: bool = option(
+        False, "Groups whose rewards are all equal are filtered, and others generated in their place."
+    )
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW and its learning rate."""
+
+    lr: float = option(3e-4, "Peak learning rate.", exclusive_minimum=0)
+    schedule: Schedule = option(Schedule.constant, "After the warm-up: `constant`, `linear` or `cosine` to `min_lr`.")
+    warmup_steps: int = option(0, "Steps from 0 to `lr`.", minimum=0)
+    min_lr: float = option(0.0, "Where the schedule ends.", minimum=0)
+    weight_decay: float = option(0.0, "Decoupled weight decay.", minimum=0)
+    beta1: float = option(0.9, "Adam's first decay.", minimum=0, maximum=1)
+    beta2: float = option(0.95, "Adam's second decay.", minimum=0, maximum=1)
+    eps: float = option(1e-8, "Adam's epsilon.", exclusive_minimum=0)
+    clip_grad_norm: float = option(1.0, "Gradients are scaled down to this norm; 0 turns it off.", minimum=0)
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """One step of the learner."""
+
+    groups_per_step: int = option(16, "Groups in a batch.", minimum=1)
+    mini_batches: int = option(1, "Optimizer steps that share a batch, each on its part of the groups.", minimum=1)
+    epochs: int = option(1, "How often a batch is gone through.", minimum=1)
+    micro_batch_tokens: int = option(
+        8192, "Tokens packed into one forward pass: memory against speed, never the result.", minimum=1
+    )
+    optimizer: OptimizerConfig = section(OptimizerConfig, "The optimizer.")
+    max_skipped: int = option(
+        5, "Steps skipped in a row for loss or gradients that are not finite, before the run stops.", minimum=0
+    )
+    num_threads: int = option(1, "CPU threads of the learner; ignored on GPUs.", minimum=1)
+
+
+@dataclass(frozen=True)
+class WeightsConfig:
+    """How new weights reach the generators."""
+
+    publish_every: int = option(1, "Batches between two published versions; adds to the lag.", minimum=1)
+    transport: Transport = option(Transport.shm, "`shm`: shared memory of one machine.")
+    deadline_s: float = option(
+        60.0, "A generator that has not activated a version by then is named in a warning.", exclusive_minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class LedgerConfig:
+    """How groups are kept account of."""
+
+    lease_timeout_s: float = option(120.0, "A group not delivered by then is leased again.", exclusive_minimum=0)
+    max_attempts: int = option(3, "After so many leases that ended without delivery, a group has failed.", minimum=1)
+
+
+@dataclass(frozen=True)
+class ChannelConfig:
+    """ZeroMQ between controller, generators and learner."""
+
+    host: str = option("127.0.0.1", "Interface that the controller binds; other machines need to reach it.")
+    port: int = option(0, "Port; 0 takes a free one.", minimum=0, maximum=65535)
+    max_message_mib: int = option(64, "Larger frames are refused.", minimum=1, maximum=2047)
+    heartbeat_s: float = option(1.0, "How often a generator says that it lives.", exclusive_minimum=0)
+    dead_after_s: float = option(
+        30.0, "A generator silent for so long has lost its leases (its death is seen at once).", exclusive_minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What a run can be resumed from."""
+
+    every: int = option(0, "Batches between two checkpoints; 0: only at the end and on Ctrl-C.", minimum=0)
+    keep: int = option(2, "The newest so many are kept.", minimum=1)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Held-out prompts, sampled and greedy, on the generators."""
+
+    every: int = option(0, "Batches between two evaluations; 0: only at start and end.", minimum=0)
+    samples_per_prompt: int = option(1, "Samples of each held-out prompt for the sampled reward.", minimum=1)
+
+
+@dataclass(frozen=True)
+class TrackingConfig:
+    """Where metrics go, beside `metrics.jsonl`."""
+
+    aim: bool = option(True, "Write an Aim run.")
+    aim_repo: str = option("", "Folder of the Aim repository; empty: `runs_dir`.")
+    interval_s: float = option(1.0, "How often system metrics (idle, queues, leases) are written.", minimum=0.1)
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """Where processes run."""
+
+    address: str = option("", "Ray cluster to join; empty starts one on this machine.")
+    pin_cores: bool = option(
+        True, "On CPU, pin each generator to a core of its own and the learner to what is left."
+    )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """`async-rl launch`."""
+
+    name: str = option("run", "The run's folder is `runs_dir`/`name`.")
+    runs_dir: str = option("runs", "Where runs are kept.")
+    seed: int = option(0, "Seed of data order and initial weights.", minimum=0)
+    steps: int = option(100, "Batches to train.", minimum=1)
+    model: ModelConfig = section(ModelConfig, "The policy.")
+    data: DataConfig = section(DataConfig, "Prompts.")
+    reward: RewardConfig = section(RewardConfig, "Rewards.")
+    generation: GenerationConfig = section(GenerationConfig, "The generators.")
+    staleness: StalenessConfig = section(StalenessConfig, "How old a token may be.")
+    correction: CorrectionConfig = section(CorrectionConfig, "Importance weights.")
+    objective: ObjectiveConfig = section(ObjectiveConfig, "What the policy is trained for.")
+    learner: LearnerConfig = section(LearnerConfig, "The learner.")
+    weights: WeightsConfig = section(WeightsConfig, "Weight delivery.")
+    ledger: LedgerConfig = section(LedgerConfig, "Accounting.")
+    channel: ChannelConfig = section(ChannelConfig, "ZeroMQ.")
+    checkpoint: CheckpointConfig = section(CheckpointConfig, "Checkpoints.")
+    evaluation: EvaluationConfig = section(EvaluationConfig, "Held-out prompts.")
+    tracking: TrackingConfig = section(TrackingConfig, "Metrics.")
+    cluster: ClusterConfig = section(ClusterConfig, "Placement.")
+
+
+@dataclass(frozen=True)
+class SftConfig:
+    """`async-rl sft`: prompt and answer pairs; loss on the answer only."""
+
+    output: str = option("models/sft", "Hugging Face folder to write.")
+    runs_dir: str = option("runs", "Where the run's folder is kept.")
+    name: str = option("sft", "The run's folder is `runs_dir`/`name`.")
+    seed: int = option(0, "Seed of data order and initial weights.", minimum=0)
+    steps: int = option(500, "Optimizer steps.", minimum=1)
+    batch_size: int = option(64, "Pairs a step.", minimum=1)
+    micro_batch_tokens: int = option(8192, "Tokens packed into one forward pass.", minimum=1)
+    validate_every: int = option(100, "Steps between two validation losses.", minimum=1)
+    num_threads: int = option(2, "CPU threads; ignored on GPUs.", minimum=1)
+    model: ModelConfig = section(ModelConfig, "The model to start from; without a path, `new_model` is made.")
+    new_model: NewModel = section(NewModel, "Shape of a model made from scratch (`model.path` empty).")
+    data: DataConfig = section(DataConfig, "Pairs.")
+    optimizer: OptimizerConfig = section(OptimizerConfig, "The optimizer.")
+    tracking: TrackingConfig = section(TrackingConfig, "Metrics.")
