@@ -1,0 +1,203 @@
+"""The coordinator: ledger, gate and buffer moved together, one method an event.
+
+Owns the group's whole life as decisions: who may lease what, whether a delivery counts, when a batch may
+start, what is trained. The controller drives it from sockets; simulations and tests drive the same object.
+
+Pure: time and generator versions come in as arguments; nothing here reads a clock, a socket or a file.
+
+Invariant under `over_bound=wait` (checked by a state machine in the tests): the outstanding groups are
+feasible from the next batch on, so no chosen group is ever over the bound.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from async_rl.buffer import Selection, TrajectoryBuffer
+from async_rl.config.schema import OverBound
+from async_rl.ledger import Counts, Ledger, LedgerSnapshot, State
+from async_rl.protocol import TrajectoryGroup, VersionSpan
+from async_rl.staleness import StalenessGate
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseTerms:
+    """One granted lease."""
+
+    group_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchDecision:
+    """What became of a wish for a batch."""
+
+    groups: list[TrajectoryGroup]
+    """The batch; empty while it cannot start."""
+    awaited: list[int]
+    """Leased groups that the learner is held for."""
+    stale: list[int]
+    requeued: list[int]
+
+
+@dataclass
+class Coordinator:
+    """Moves ledger and buffer together; `version` is the learner's."""
+
+    gate: StalenessGate
+    ledger: Ledger
+    buffer: TrajectoryBuffer
+    version: int = 0
+    batch: list[TrajectoryGroup] = field(default_factory=list)
+    """The batch in training: that of `version`."""
+    failed_in_a_row: int = 0
+    """Groups that failed since the last delivery."""
+
+    @classmethod
+    def create(cls, gate: StalenessGate, over_bound: OverBound, *, max_attempts: int) -> "Coordinator":
+        """A new run's coordinator."""
+        return cls(gate=gate, ledger=Ledger(max_attempts), buffer=TrajectoryBuffer(gate, over_bound))
+
+    @property
+    def next_version(self) -> int:
+        """The version whose batch is formed next."""
+        return self.version + bool(self.batch)
+
+    @property
+    def counts(self) -> Counts:
+        """How many groups are where."""
+        return self.ledger.counts
+
+    def leased_deadlines(self) -> dict[int, int]:
+        """Deadline by id of every leased group."""
+        return {i: self.gate.deadline(holding.version) for i, holding in self.ledger.holdings()}
+
+    def lease(
+        self, holder: str, active_version: int, *, wanted: int, now_s: float, timeout_s: float
+    ) -> list[LeaseTerms]:
+        """Grants a generator up to `wanted` leases: within capacity, and none that could come too late."""
+        room = self.gate.room(active_version, self._outstanding(), self.next_version)
+        granted = max(0, min(wanted, room, self.gate.capacity(self.version, self.counts)))
+        queued = sorted(self.ledger.in_state(State.QUEUED))[:granted]
+        queued += [self.ledger.issue() for _ in range(granted - len(queued))]
+        return [
+            LeaseTerms(
+                group_id=i,
+                attempt=self.ledger.lease(i, holder, version=active_version, expires_s=now_s + timeout_s),
+            )
+            for i in queued
+        ]
+
+    def accepts(self, group: TrajectoryGroup) -> bool:
+        """Whether a delivery of this group would count."""
+        return self.ledger.holds(group.group_id, group.attempt, group.incarnation)
+
+    def deliver(self, group: TrajectoryGroup, *, has_signal: bool = True) -> bool:
+        """A group came. False, and nothing changes, for a duplicate or a lease that had ended.
+
+        Args:
+            has_signal: False where the group has nothing to teach: it is filtered.
+        """
+        if not self.ledger.deliver(group.group_id, group.attempt, group.incarnation):
+            return False
+        self.failed_in_a_row = 0
+        if has_signal:
+            self.buffer.add(group)
+        else:
+            self.ledger.filter(group.group_id)
+        return True
+
+    def give_back(self, group_id: int, attempt: int, holder: str, reason: str) -> State | None:
+        """A generator could not finish a group; returns what became of it (None: the lease had ended)."""
+        state = self.ledger.give_back(group_id, attempt, holder, reason)
+        self.failed_in_a_row += state is State.FAILED
+        return state
+
+    def select(self) -> BatchDecision:
+        """Forms the batch of `version`, if it may start; moves what is over the bound."""
+        assert not self.batch, f"the batch of version {self.version} is still in training"
+        selection = self.buffer.select(self.version, self.leased_deadlines())
+        self._remove_late(selection)
+        self.batch = [self.buffer.remove(i) for i in selection.chosen]
+        self.ledger.batch(selection.chosen, self.version)
+        return BatchDecision(
+            groups=self.batch, awaited=selection.awaited, stale=selection.stale, requeued=selection.requeued
+        )
+
+    def commit(self, version: int) -> None:
+        """The learner has trained its batch and now is `version`."""
+        assert version == self.version + 1, (version, self.version)
+        self.ledger.train(self.version)
+        self.batch = []
+        self.version = version
+
+    def snapshot(self) -> LedgerSnapshot:
+        """What a checkpoint of the current version keeps."""
+        return self.ledger.snapshot()
+
+    @classmethod
+    def restore(
+        cls,
+        gate: StalenessGate,
+        over_bound: OverBound,
+        *,
+        max_attempts: int,
+        version: int,
+        snapshot: LedgerSnapshot,
+        journal: Iterable[TrajectoryGroup],
+    ) -> "Coordinator":
+        """The coordinator of a checkpoint: groups of the journal that it has not seen go back into the buffer.
+
+        Those that cannot meet the bound any more queue again.
+        """
+        ended = set(range(snapshot.issued)) - snapshot.live_failures.keys()
+        kept = {g.group_id: mirror_versions(g, version) for g in journal if g.group_id not in ended}
+        coordinator = cls(
+            gate=gate,
+            ledger=Ledger.restore(snapshot, kept, max_attempts=max_attempts),
+            buffer=TrajectoryBuffer(gate, over_bound),
+            version=version,
+        )
+        for group in sorted(kept.values(), key=lambda g: g.oldest_version, reverse=True):
+            if gate.room(group.oldest_version, coordinator.buffer.deadlines(), version):
+                coordinator.buffer.add(group)
+            else:
+                coordinator.ledger.requeue(group.group_id)
+        return coordinator
+
+    def _outstanding(self) -> list[int]:
+        """Deadlines of the groups that batches have yet to take."""
+        deadlines = [*self.leased_deadlines().values(), *self.buffer.deadlines()]
+        if self.buffer.over_bound in (OverBound.drop, OverBound.requeue):
+            return [d for d in deadlines if d >= self.next_version]
+        return deadlines
+
+    def _remove_late(self, selection: Selection) -> None:
+        for group_id in selection.stale:
+            self.buffer.remove(group_id)
+            self.ledger.drop(group_id)
+        for group_id in selection.requeued:
+            self.buffer.remove(group_id)
+            self.ledger.requeue(group_id)
+
+
+def mirror_versions(group: TrajectoryGroup, version: int) -> TrajectoryGroup:
+    """Restates versions that a restart at `version` has undone, by their distance.
+
+    After a restart, weights newer than the checkpoint belong to a history that no longer exists. From version
+    w > v of that history to version u of the new one lie (w − v) + (u − v) updates, by way of v. Version
+    2v − w lies as far: staleness stays what it means, the number of updates between two policies.
+    """
+    if group.newest_version <= version:
+        return group
+    return msgspec.structs.replace(
+        group,
+        trajectories=[
+            msgspec.structs.replace(t, spans=_mirrored(t.spans, version)) for t in group.trajectories
+        ],
+    )
+
+
+def _mirrored(spans: list[VersionSpan], version: int) -> list[VersionSpan]:
+    return [msgspec.structs.replace(s, version=min(s.version, 2 * version - s.version)) for s in spans]
