@@ -86,6 +86,14 @@ class Loop(RuleBasedStateMachine):
         group = make_group(group_id, versions, attempt=attempt, incarnation=incarnation)
         self.receive(group, has_signal=data.draw(st.integers(0, 9)) > 0)
 
+    @precondition(lambda self: self.work)
+    @rule()
+    def everything_arrives(self) -> None:
+        """Without this rule, random steps rarely get far."""
+        for group_id, attempt, incarnation, begun in self.work:
+            self.receive(make_group(group_id, (begun,), attempt=attempt, incarnation=incarnation), has_signal=True)
+        self.work.clear()
+
     @precondition(lambda self: self.sent)
     @rule(data=st.data())
     def deliver_again(self, data: st.DataObject) -> None:
@@ -263,3 +271,24 @@ def test_versions_undone_by_a_restart_keep_their_distance() -> None:
 
 def test_counts_name_every_state() -> None:
     assert set(Counts.__struct_fields__) == {"issued", *(s.value for s in State)}
+
+
+def test_a_generator_gets_no_lease_that_only_the_batch_in_training_could_have_taken() -> None:
+    c = make_coordinator(maximum=1, depth=1)
+    for group_id in run_lease(c, "g0", 0, 4):
+        c.deliver(make_group(group_id))
+    c.select()
+    c.commit(1)
+    assert [g.group_id for g in c.select().groups] == [2, 3]
+    assert run_lease(c, "g0", 0, 4) == [], "its tokens would be 2 versions old in the batch of version 2"
+    assert run_lease(c, "g0", 1, 4) == [4, 5]
+
+
+def test_a_restart_generates_again_what_the_lost_history_left_too_far_away() -> None:
+    c = make_coordinator(maximum=2, depth=1, groups_per_step=1)
+    snapshot = c.snapshot()
+    journal = [make_group(0, (1,)), make_group(1, (2,)), make_group(2, (3,)), make_group(3, (0,))]
+    restored = Coordinator.restore(c.gate, OverBound.wait, max_attempts=3, version=0, snapshot=snapshot, journal=journal)
+    assert restored.buffer.groups.keys() == {0, 1, 3}, "version 3 of the lost history is 3 updates from version 0"
+    assert sorted(restored.ledger.in_state(State.QUEUED)) == [2]
+    assert [g.group_id for g in restored.select().groups] == [1], "the earliest deadline first"
