@@ -324,9 +324,12 @@ class Refused(Message):
 
 
 class Credit(Message):
-    """A generator can begin this many more groups now (absolute, it replaces the last word)."""
+    """How many leases a generator can have been granted, counted from its last `Welcome`.
 
-    num_groups: int
+    A total, like a window's right edge: a grant that crosses it on the way is already counted.
+    """
+
+    limit: int
 
 
 class Grant(Message):
