@@ -114,6 +114,14 @@ class Coordinator:
         self.failed_in_a_row += state is State.FAILED
         return state
 
+    def holder_died(self, holder: str, reason: str) -> list[int]:
+        """A generator's incarnation is dead: all its leases end; returns their groups."""
+        return self.ledger.give_back_all(holder, reason)
+
+    def expire(self, now_s: float) -> list[tuple[int, str]]:
+        """Ends the leases whose time is over; returns (group id, holder) of each."""
+        return self.ledger.expire(now_s)
+
     def select(self) -> BatchDecision:
         """Forms the batch of `version`, if it may start; moves what is over the bound."""
         assert not self.batch, f"the batch of version {self.version} is still in training"

@@ -39,11 +39,11 @@ class Purpose(StrEnum):
     EVALUATE = "evaluate"
 
 
-class Wire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of every struct that travels inside a message."""
 
 
-class Prompt(Wire):
+class Prompt(Wire, frozen=True, kw_only=True):
     """One row of the data set, tokenised."""
 
     prompt_id: int
@@ -60,7 +60,7 @@ class Prompt(Wire):
     """The row's other columns, handed to the reward function untouched."""
 
 
-class Sampling(Wire):
+class Sampling(Wire, frozen=True, kw_only=True):
     """How an engine samples; temperature 0 is greedy."""
 
     max_tokens: int
@@ -70,7 +70,7 @@ class Sampling(Wire):
     """0: all tokens."""
 
 
-class VersionSpan(Wire):
+class VersionSpan(Wire, frozen=True, kw_only=True):
     """Response tokens [start, end) were sampled by the weights of `version`."""
 
     version: int
@@ -78,7 +78,7 @@ class VersionSpan(Wire):
     end: int
 
 
-class Trajectory(Wire):
+class Trajectory(Wire, frozen=True, kw_only=True):
     """One sample of a prompt: its response tokens, who sampled each, and what it earned.
 
     Spans cover [0, R) without gap or overlap, in order, with versions that never fall.
@@ -159,7 +159,7 @@ def spans_cover(spans: list[VersionSpan], num_tokens: int) -> bool:
     return end == num_tokens
 
 
-class TrajectoryGroup(Wire):
+class TrajectoryGroup(Wire, frozen=True, kw_only=True):
     """The `group_size` trajectories of one prompt: what the ledger counts and a batch is made of."""
 
     group_id: int
@@ -196,7 +196,7 @@ class TrajectoryGroup(Wire):
         return [t.reward for t in self.trajectories]
 
 
-class Lease(Wire):
+class Lease(Wire, frozen=True, kw_only=True):
     """A group handed to a generator: what to sample, how often, and until when."""
 
     group_id: int
@@ -209,7 +209,7 @@ class Lease(Wire):
     """The lease ends this long after the grant; the generator then stops working on it."""
 
 
-class TensorEntry(Wire):
+class TensorEntry(Wire, frozen=True, kw_only=True):
     """Where one tensor lies in a published version."""
 
     name: str
@@ -223,7 +223,7 @@ class TensorEntry(Wire):
     """xxh3_64 of the bytes."""
 
 
-class WeightManifest(Wire):
+class WeightManifest(Wire, frozen=True, kw_only=True):
     """A published version: which tensors, where, and how to know that they are whole."""
 
     version: int
@@ -241,7 +241,7 @@ class WeightManifest(Wire):
     """How long the learner took to write them."""
 
 
-class Activation(Wire):
+class Activation(Wire, frozen=True, kw_only=True):
     """How one generator took a version."""
 
     version: int
@@ -251,7 +251,7 @@ class Activation(Wire):
     """The engine stood still."""
 
 
-class GeneratorStats(Wire):
+class GeneratorStats(Wire, frozen=True, kw_only=True):
     """What a generator reports with each heartbeat; counters since its start, times in seconds."""
 
     active_version: int
@@ -268,14 +268,14 @@ class GeneratorStats(Wire):
     """Samples generated again because their reward failed."""
 
 
-class Histogram(Wire):
+class Histogram(Wire, frozen=True, kw_only=True):
     """Counts between edges: `len(edges) == len(counts) + 1`."""
 
     edges: list[float]
     counts: list[int]
 
 
-class StepMetrics(Wire):
+class StepMetrics(Wire, frozen=True, kw_only=True):
     """What the learner says of one step."""
 
     scalars: dict[str, float]
@@ -286,7 +286,7 @@ class StepMetrics(Wire):
 # --- messages: the one struct in a frame --------------------------------------------------------
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True, tag_field="kind"):
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True, tag_field="kind"):
     """Base of everything that is a frame of its own."""
 
 
@@ -297,7 +297,7 @@ class Role(StrEnum):
     LEARNER = "learner"
 
 
-class Hello(Message):
+class Hello(Message, frozen=True, kw_only=True):
     """A peer's first message, and again whenever the controller's epoch changes."""
 
     schema_version: int
@@ -310,20 +310,20 @@ class Hello(Message):
     host: str
 
 
-class Welcome(Message):
+class Welcome(Message, frozen=True, kw_only=True):
     """The controller takes a peer in."""
 
     epoch: str
     """New with every start of the controller: whoever sees another one sends again what is unacked."""
 
 
-class Refused(Message):
+class Refused(Message, frozen=True, kw_only=True):
     """The controller does not take a peer, or a frame; the peer stops."""
 
     reason: str
 
 
-class Credit(Message):
+class Credit(Message, frozen=True, kw_only=True):
     """How many leases a generator can have been granted, counted from its last `Welcome`.
 
     A total, like a window's right edge: a grant that crosses it on the way is already counted.
@@ -332,27 +332,27 @@ class Credit(Message):
     limit: int
 
 
-class Grant(Message):
+class Grant(Message, frozen=True, kw_only=True):
     """Leases for a generator."""
 
     leases: list[Lease]
 
 
-class Withdraw(Message):
+class Withdraw(Message, frozen=True, kw_only=True):
     """These leases have ended: stop working on them, their delivery would be dropped."""
 
     group_ids: list[int]
     purpose: Purpose
 
 
-class Delivery(Message):
+class Delivery(Message, frozen=True, kw_only=True):
     """A finished group; kept by the sender until its `Ack`."""
 
     purpose: Purpose
     group: TrajectoryGroup
 
 
-class Ack(Message):
+class Ack(Message, frozen=True, kw_only=True):
     """A delivery is durable (or was known already): the sender may forget it."""
 
     purpose: Purpose
@@ -360,7 +360,7 @@ class Ack(Message):
     attempt: int
 
 
-class GroupFailed(Message):
+class GroupFailed(Message, frozen=True, kw_only=True):
     """A generator gives a lease back."""
 
     purpose: Purpose
@@ -369,58 +369,58 @@ class GroupFailed(Message):
     reason: str
 
 
-class Heartbeat(Message):
+class Heartbeat(Message, frozen=True, kw_only=True):
     """A generator lives."""
 
     stats: GeneratorStats
 
 
-class Published(Message):
+class Published(Message, frozen=True, kw_only=True):
     """Learner → controller → generators: a version can be read."""
 
     manifest: WeightManifest
 
 
-class Activated(Message):
+class Activated(Message, frozen=True, kw_only=True):
     """A generator samples with this version from now on."""
 
     activation: Activation
 
 
-class BatchRequest(Message):
+class BatchRequest(Message, frozen=True, kw_only=True):
     """A learner rank wants the batch that takes the learner from `version` to `version + 1`."""
 
     version: int
 
 
-class Batch(Message):
+class Batch(Message, frozen=True, kw_only=True):
     """`groups_per_step` groups; every rank that asks for a version gets the same bytes."""
 
     version: int
     groups: list[TrajectoryGroup]
 
 
-class Commit(Message):
+class Commit(Message, frozen=True, kw_only=True):
     """The learner has finished the batch of `version - 1` and now is `version`."""
 
     version: int
     metrics: StepMetrics
 
 
-class CheckpointWritten(Message):
+class CheckpointWritten(Message, frozen=True, kw_only=True):
     """The learner's part of the checkpoint of `version` lies in `folder`; the controller adds its own and renames."""
 
     version: int
     folder: str
 
 
-class CheckpointKept(Message):
+class CheckpointKept(Message, frozen=True, kw_only=True):
     """The checkpoint of `version` is complete."""
 
     version: int
 
 
-class End(Message):
+class End(Message, frozen=True, kw_only=True):
     """The run is over. `checkpoint`: the learner first writes one of the version it has."""
 
     reason: str

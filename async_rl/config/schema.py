@@ -240,6 +240,7 @@ class LedgerConfig:
 
     lease_timeout_s: float = option(120.0, "A group not delivered by then is leased again.", exclusive_minimum=0)
     max_attempts: int = option(3, "After so many leases that ended without delivery, a group has failed.", minimum=1)
+    max_failed: int = option(32, "After so many groups in a row that failed, the run stops and says why.", minimum=1)
 
 
 @dataclass(frozen=True)
@@ -285,9 +286,7 @@ class ClusterConfig:
     """Where processes run."""
 
     address: str = option("", "Ray cluster to join; empty starts one on this machine.")
-    pin_cores: bool = option(
-        True, "On CPU, pin each generator to a core of its own and the learner to what is left."
-    )
+    pin_cores: bool = option(True, "On CPU, pin each generator to a core of its own and the learner to what is left.")
 
 
 @dataclass(frozen=True)

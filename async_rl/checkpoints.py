@@ -1,0 +1,89 @@
+"""The checkpoints of a run: written beside, renamed when whole, the newest few kept.
+
+    checkpoints/.writing-00000012/learner/     the learner's part, in the making
+    checkpoints/00000012/{learner/, loop.json} complete
+
+Owns the folder and the loop's part (`LoopState`). What the learner writes it does not look into.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from async_rl.errors import ResourceError
+from async_rl.ledger import LedgerSnapshot
+
+LOOP_FILE = "loop.json"
+
+
+class LoopState(msgspec.Struct, frozen=True, kw_only=True):
+    """The loop's part of a checkpoint. The data cursor is `ledger.issued`: ids decide prompts."""
+
+    version: int
+    ledger: LedgerSnapshot
+    trained_tokens: int
+    next_evaluation_id: int
+    run_hash: str | None
+    """Of the Aim run, so that a resumed run goes on drawing the same curves."""
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """A run's `checkpoints` folder."""
+
+    folder: Path
+    keep: int
+
+    def complete(self, written: Path, state: LoopState) -> Path:
+        """Adds the loop's part to what the learner wrote in `written`, renames it into place, drops the oldest.
+
+        A crash before the rename leaves a `.writing-*` folder, which is no checkpoint.
+        """
+        (written / LOOP_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2))
+        target = self.folder / f"{state.version:08d}"
+        if target.exists():
+            shutil.rmtree(target)
+        os.replace(written, target)
+        for old in self.versions()[: -self.keep]:
+            shutil.rmtree(self._path(old))
+        return target
+
+    def versions(self) -> list[int]:
+        """Versions with a complete checkpoint, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit() and (p / LOOP_FILE).is_file())
+
+    @property
+    def latest(self) -> Path | None:
+        """The newest complete checkpoint."""
+        versions = self.versions()
+        return self._path(versions[-1]) if versions else None
+
+    def remove_unfinished(self) -> None:
+        """Removes what a crash left half-written."""
+        for path in self.folder.glob(".writing-*"):
+            shutil.rmtree(path)
+
+    def _path(self, version: int) -> Path:
+        return self.folder / f"{version:08d}"
+
+
+def read_loop_state(checkpoint: Path) -> LoopState:
+    """The loop's part of a checkpoint.
+
+    Raises:
+        ResourceError: the folder is no checkpoint, or its loop file cannot be read.
+    """
+    path = checkpoint / LOOP_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=LoopState)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ResourceError(
+            f"{checkpoint} is not a checkpoint: {error}",
+            place=str(path),
+            remedy="give a folder runs/NAME/checkpoints/VERSION that holds loop.json and learner/",
+        ) from error

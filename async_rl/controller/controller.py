@@ -1,0 +1,256 @@
+"""The controller: one asyncio loop between generators that stream groups and a learner that takes batches.
+
+    generators ──Credit──────────► roster ─────────────► lease: evaluation first, then training ──Grant──►
+               ──Delivery────────► journal ─► Ack ─────► coordinator.deliver ─► buffer
+               ──GroupFailed─────► coordinator.give_back: queued again, or failed
+               ──Activated───────► roster: from now on its leases count from this version
+    learner    ──Published───────► sent on to every generator, and to each that comes later
+               ──BatchRequest────► held until coordinator.select has a batch ──Batch──►
+               ──Commit──────────► coordinator.commit: version + 1 opens room for new leases
+               ──CheckpointWritten► loop state beside it, rename, trim the journal ──CheckpointKept──►
+    clock      ──────────────────► leases that are over, generators that fell silent
+
+| who waits     | for what                                                  | what wakes it                         |
+|---------------|-----------------------------------------------------------|---------------------------------------|
+| a generator   | leases: capacity, and weights fresh enough for the bound  | Commit, Activated, a group that ended |
+| the learner   | groups_per_step groups, and stragglers due in this batch  | Delivery, a lease that ended          |
+| an evaluation | a generator at its version                                | Activated, Delivery                   |
+
+Every message and every tick is handled under one lock and ends in `_pump`, which answers whoever can be
+answered: there is no other place where work is handed out. All decisions are the coordinator's.
+
+Life: starting (the first weights, the first evaluation) → training → finishing (the last evaluation) →
+ending (the learner checkpoints, exports and leaves) → ended. A stop goes to ending from anywhere.
+
+Owns the order of these things. Knows no Ray, no engine, no tensors, no terminal.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+from async_rl.config.schema import RunConfig
+from async_rl.controller.generator_desk import GeneratorDesk
+from async_rl.controller.learner_desk import LearnerDesk
+from async_rl.controller.ports import CheckpointStore, GroupJournal, Observer, Peers, PromptSource
+from async_rl.coordinator import Coordinator
+from async_rl.errors import RunError
+from async_rl.evaluation import Evaluation
+from async_rl.protocol import (
+    BatchRequest,
+    CheckpointWritten,
+    Commit,
+    Hello,
+    PeerMessage,
+    Prompt,
+    Published,
+    Role,
+    WeightManifest,
+)
+
+TICK_S = 0.25
+
+
+class Phase(StrEnum):
+    """Where the run is in its life."""
+
+    STARTING = "starting"
+    TRAINING = "training"
+    FINISHING = "finishing"
+    ENDING = "ending"
+    ENDED = "ended"
+
+
+class Controller:
+    """Runs one run; `run` returns when the learner has left after its last checkpoint."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        coordinator: Coordinator,
+        peers: Peers,
+        journal: GroupJournal,
+        checkpoints: CheckpointStore,
+        prompts: PromptSource,
+        held_out: Sequence[Prompt],
+        observer: Observer,
+        clock: Callable[[], float],
+        trained_tokens: int = 0,
+        next_evaluation_id: int = 0,
+    ) -> None:
+        self._config = config
+        self._peers = peers
+        self._held_out = held_out
+        self._observer = observer
+        self._clock = clock
+        self._next_evaluation_id = next_evaluation_id
+        self._generators = GeneratorDesk(
+            config,
+            coordinator=coordinator,
+            peers=peers,
+            journal=journal,
+            prompts=prompts,
+            observer=observer,
+            clock=clock,
+        )
+        self._learner = LearnerDesk(
+            coordinator=coordinator,
+            peers=peers,
+            journal=journal,
+            checkpoints=checkpoints,
+            observer=observer,
+            clock=clock,
+            trained_tokens=trained_tokens,
+        )
+        self._published_version: int | None = None
+        self._stop_reason: str | None = None
+        self._lock = asyncio.Lock()
+        self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.coordinator = coordinator
+        self.phase = Phase.STARTING
+
+    # --- from outside --------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serves until the learner has left.
+
+        Raises:
+            RunError: groups fail one after the other, or a process that the run needs is dead for good.
+        """
+        shells = [asyncio.create_task(self._receive(), name="receive"), asyncio.create_task(self._tick(), name="tick")]
+        try:
+            await asyncio.wait([self._finished, *shells], return_when=asyncio.FIRST_COMPLETED)
+            for done in (*shells, self._finished):
+                if done.done():
+                    done.result()
+        finally:
+            for task in shells:
+                task.cancel()
+            await asyncio.gather(*shells, return_exceptions=True)
+            await self._generators.dismiss("the run has ended")
+
+    def stop(self, reason: str) -> None:
+        """Ends the run after the learner's present step, with a checkpoint."""
+        if self._stop_reason is None and self.phase is not Phase.ENDED:
+            self._stop_reason = reason
+            self._observer.said(f"Stopping ({reason}): the step in hand is finished, then a checkpoint is written.")
+
+    def learner_left(self) -> None:
+        """The learner's process has ended by itself, without an error."""
+        if self.phase is Phase.ENDING:
+            self.phase = Phase.ENDED
+            self._resolve(None)
+        else:
+            self.fail(RunError(f"the learner left while the run was {self.phase}"))
+
+    def generator_died(self, name: str, reason: str) -> None:
+        """A generator's process is dead: its leases go back at once."""
+        self._generators.died(name, reason)
+
+    def fail(self, error: Exception) -> None:
+        """The run cannot go on."""
+        self._resolve(error)
+
+    def _resolve(self, error: Exception | None) -> None:
+        if self._finished.done():
+            return
+        if error is None:
+            self._finished.set_result(None)
+        else:
+            self._finished.set_exception(error)
+
+    # --- shells --------------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        while True:
+            peer, message = await self._peers.receive()
+            async with self._lock:
+                await self._handle(peer, message)
+                await self._pump()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            async with self._lock:
+                await self._generators.tick()
+                await self._pump()
+                self._observer.tick(
+                    version=self.coordinator.version,
+                    counts=self.coordinator.counts,
+                    roster=self._generators.roster,
+                    now_s=self._clock(),
+                )
+
+    async def _handle(self, peer: str, message: PeerMessage) -> None:
+        match message:
+            case Hello(role=Role.LEARNER):
+                pass
+            case BatchRequest(version=version):
+                self._learner.request(peer, version)
+            case Commit():
+                self._commit(message)
+            case Published(manifest=manifest):
+                await self._publish(manifest)
+            case CheckpointWritten():
+                await self._learner.complete_checkpoint(
+                    peer, message, next_evaluation_id=self._next_evaluation_id
+                )
+            case _:
+                await self._generators.handle(peer, message)
+
+    # --- the life of the run -------------------------------------------------------------------
+
+    async def _publish(self, manifest: WeightManifest) -> None:
+        self._observer.published(manifest, self._clock())
+        await self._generators.offer(manifest)
+        if self._published_version is None:
+            self._evaluate(manifest.version)
+        self._published_version = manifest.version
+
+    def _commit(self, commit: Commit) -> None:
+        self._learner.commit(commit)
+        every = self._config.evaluation.every
+        if commit.version == self._config.steps:
+            self._observer.training_ended(self._clock())
+            self.phase = Phase.FINISHING
+            self._evaluate(commit.version)
+        elif every and commit.version % every == 0 and self._published_version is not None:
+            self._evaluate(self._published_version)
+
+    def _evaluate(self, version: int) -> None:
+        if not self._held_out:
+            return
+        self._generators.evaluation = Evaluation(
+            version=version,
+            prompts=self._held_out,
+            sampling=self._generators.sampling,
+            samples_per_prompt=self._config.evaluation.samples_per_prompt,
+            first_id=self._next_evaluation_id,
+            max_attempts=self._config.ledger.max_attempts,
+        )
+        self._next_evaluation_id = self._generators.evaluation.next_first_id
+
+    async def _pump(self) -> None:
+        self._advance()
+        await self._generators.grant(training=self.phase is Phase.TRAINING)
+        if self.phase is Phase.TRAINING:
+            await self._learner.serve_batch()
+        elif self.phase is Phase.ENDING:
+            await self._learner.serve_end(self._stop_reason or f"all {self._config.steps} batches are trained")
+
+    def _advance(self) -> None:
+        """Moves on where an evaluation has ended or a stop was asked for."""
+        evaluation = self._generators.evaluation
+        if evaluation is not None and evaluation.is_done:
+            self._observer.evaluated(evaluation.result)
+            self._generators.evaluation = None
+        if self._stop_reason is not None and self.phase is not Phase.ENDED:
+            self._generators.evaluation = None
+            self.phase = Phase.ENDING
+        elif self._generators.evaluation is None and self._published_version is not None:
+            if self.phase is Phase.STARTING and self.coordinator.version < self._config.steps:
+                self.phase = Phase.TRAINING
+                self._observer.training_began(self._clock())
+            elif self.phase in (Phase.STARTING, Phase.FINISHING):
+                self.phase = Phase.ENDING

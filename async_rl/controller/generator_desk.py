@@ -1,0 +1,227 @@
+"""The desk for generators: takes what they deliver, hands out leases and weights.
+
+    Credit, Activated, Heartbeat ► the roster
+    Delivery ► accepted? journal → coordinator; Ack in any case, since a duplicate must be forgotten too
+    GroupFailed, silence, death, a lease's end ► coordinator.give_back
+    grant ◄ evaluation first, then training
+
+Owns the roster and the order "journaled before acked". Decides nothing about groups: the coordinator does.
+"""
+
+import logging
+from collections.abc import Callable
+
+from async_rl.config.schema import RunConfig
+from async_rl.controller.ports import GroupJournal, Observer, Peers, PromptSource
+from async_rl.controller.roster import GeneratorPeer, Roster
+from async_rl.coordinator import Coordinator
+from async_rl.errors import RunError
+from async_rl.evaluation import Evaluation
+from async_rl.ledger import State
+from async_rl.protocol import (
+    Ack,
+    Activated,
+    Credit,
+    Delivery,
+    End,
+    Grant,
+    GroupFailed,
+    Heartbeat,
+    Hello,
+    Lease,
+    PeerMessage,
+    Published,
+    Purpose,
+    Sampling,
+    TrajectoryGroup,
+    WeightManifest,
+    Withdraw,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class GeneratorDesk:
+    """Speaks with every generator."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        coordinator: Coordinator,
+        peers: Peers,
+        journal: GroupJournal,
+        prompts: PromptSource,
+        observer: Observer,
+        clock: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._coordinator = coordinator
+        self._peers = peers
+        self._journal = journal
+        self._prompts = prompts
+        self._observer = observer
+        self._clock = clock
+        self._published: WeightManifest | None = None
+        self._published_s = 0.0
+        self.roster = Roster()
+        self.evaluation: Evaluation | None = None
+
+    @property
+    def sampling(self) -> Sampling:
+        """How training samples are drawn."""
+        g = self._config.generation
+        return Sampling(max_tokens=g.max_new_tokens, temperature=g.temperature, top_p=g.top_p, top_k=g.top_k)
+
+    # --- what generators say -------------------------------------------------------------------
+
+    async def handle(self, peer: str, message: PeerMessage) -> None:
+        """Any message of a generator.
+
+        Raises:
+            RunError: `ledger.max_failed` groups in a row have failed.
+        """
+        now_s = self._clock()
+        if isinstance(message, Hello):
+            await self._join(peer, message.name, now_s)
+            return
+        generator = self.roster.heard(peer, now_s)
+        if generator is None:
+            # It had been silent for too long and lost its leases; the welcome makes it start afresh.
+            await self._peers.welcome(peer)
+            return
+        match message:
+            case Credit(limit=limit):
+                generator.limit = limit
+            case Delivery(purpose=purpose, group=group):
+                await self._take_delivery(peer, purpose, group)
+            case GroupFailed():
+                self._take_failure(peer, message)
+            case Heartbeat(stats=stats):
+                generator.stats = stats
+                self._observer.reported(generator.name, stats, now_s)
+            case Activated(activation=activation):
+                generator.active_version = activation.version
+                self._observer.activated(generator.name, activation, now_s)
+            case _:
+                raise AssertionError(f"{type(message).__name__} is not a generator's")
+
+    async def _join(self, peer: str, name: str, now_s: float) -> None:
+        for dead in self.roster.join(name, peer, now_s):
+            self._lose(dead, name, "its process was started again")
+        if self._published is not None:
+            await self._peers.send(peer, Published(manifest=self._published))
+
+    async def _take_delivery(self, peer: str, purpose: Purpose, group: TrajectoryGroup) -> None:
+        if purpose is Purpose.EVALUATE:
+            if self.evaluation is not None:
+                self.evaluation.deliver(group)
+        elif self._coordinator.accepts(group):
+            has_signal = not self._config.objective.filter_zero_signal or len(set(group.rewards)) > 1
+            if has_signal:
+                self._journal.append(group)
+            self._coordinator.deliver(group, has_signal=has_signal)
+        await self._peers.send(peer, Ack(purpose=purpose, group_id=group.group_id, attempt=group.attempt))
+
+    def _take_failure(self, peer: str, failure: GroupFailed) -> None:
+        if failure.purpose is Purpose.EVALUATE:
+            if self.evaluation is not None:
+                self.evaluation.ledger.give_back(failure.group_id, failure.attempt, peer, failure.reason)
+            return
+        state = self._coordinator.give_back(failure.group_id, failure.attempt, peer, failure.reason)
+        if state is not State.FAILED:
+            return
+        attempts = self._config.ledger.max_attempts
+        self._observer.said(f"Group {failure.group_id} failed after {attempts} attempts: {failure.reason}")
+        in_a_row = self._coordinator.failed_in_a_row
+        if in_a_row >= self._config.ledger.max_failed:
+            raise RunError(f"{in_a_row} groups in a row have failed, the last because: {failure.reason}")
+
+    # --- weights -------------------------------------------------------------------------------
+
+    async def offer(self, manifest: WeightManifest) -> None:
+        """A version can be read: every generator hears of it, and each that comes later."""
+        self._published, self._published_s = manifest, self._clock()
+        for peer in list(self.roster.peers):
+            await self._peers.send(peer, Published(manifest=manifest))
+
+    # --- what ends leases ----------------------------------------------------------------------
+
+    async def tick(self) -> None:
+        """Ends leases whose time is over and those of silent generators; names who is late with its weights."""
+        now_s = self._clock()
+        for peer in self.roster.remove_silent(now_s, self._config.channel.dead_after_s):
+            self._lose(peer.incarnation, peer.name, f"silent for {self._config.channel.dead_after_s:g} s")
+        for group_id, holder in self._coordinator.expire(now_s):
+            self._observer.said(f"The lease of group {group_id} timed out at {holder}.")
+            await self._peers.send(holder, Withdraw(group_ids=[group_id], purpose=Purpose.TRAIN))
+        if self.evaluation is not None:
+            self.evaluation.ledger.expire(now_s)
+        if self._published is not None and now_s - self._published_s > self._config.weights.deadline_s:
+            for peer in self.roster.late_with(self._published.version):
+                self._observer.said(
+                    f"{peer.name} has not activated version {self._published.version} within weights.deadline_s"
+                    f"={self._config.weights.deadline_s:g}; it gets no lease that would be too old."
+                )
+
+    def died(self, name: str, reason: str) -> None:
+        """A generator's process is dead, as its supervisor says."""
+        for peer in self.roster.remove_named(name):
+            self._lose(peer.incarnation, name, reason)
+
+    def _lose(self, incarnation: str, name: str, reason: str) -> None:
+        returned = self._coordinator.holder_died(incarnation, f"generator lost: {reason}")
+        if self.evaluation is not None:
+            self.evaluation.ledger.give_back_all(incarnation, reason)
+        self._observer.said(f"{name} is gone ({reason}): {len(returned)} leases went back to the queue.")
+
+    # --- handing out ---------------------------------------------------------------------------
+
+    async def grant(self, *, training: bool) -> None:
+        """Gives every generator what it may have now; evaluations come first, since they hold the run up."""
+        for generator in self.roster.by_freshness():
+            leases = self._evaluation_leases(generator)
+            if training:
+                leases += self._training_leases(generator, wanted=generator.credit - len(leases))
+            if not leases:
+                continue
+            generator.granted += len(leases)
+            if not await self._peers.send(generator.incarnation, Grant(leases=leases)):
+                del self.roster.peers[generator.incarnation]
+                self._lose(generator.incarnation, generator.name, "unreachable")
+
+    def _evaluation_leases(self, generator: GeneratorPeer) -> list[Lease]:
+        if self.evaluation is None:
+            return []
+        return self.evaluation.lease(
+            generator.incarnation,
+            generator.active_version,
+            wanted=generator.credit,
+            now_s=self._clock(),
+            timeout_s=self._config.ledger.lease_timeout_s,
+        )
+
+    def _training_leases(self, generator: GeneratorPeer, *, wanted: int) -> list[Lease]:
+        if wanted <= 0 or not generator.has_weights:
+            return []
+        timeout_s = self._config.ledger.lease_timeout_s
+        terms = self._coordinator.lease(
+            generator.incarnation, generator.active_version, wanted=wanted, now_s=self._clock(), timeout_s=timeout_s
+        )
+        return [
+            Lease(
+                group_id=t.group_id,
+                attempt=t.attempt,
+                purpose=Purpose.TRAIN,
+                prompt=self._prompts.prompt(t.group_id),
+                group_size=self._config.generation.group_size,
+                sampling=self.sampling,
+                timeout_s=timeout_s,
+            )
+            for t in terms
+        ]
+
+    async def dismiss(self, reason: str) -> None:
+        """The run is over."""
+        for peer in self.roster.peers:
+            await self._peers.send(peer, End(reason=reason, checkpoint=False))

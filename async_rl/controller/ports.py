@@ -1,0 +1,97 @@
+"""What the controller asks of the world around it, and nothing more.
+
+Owns the seams. The channel, the journal, the checkpoints and the telemetry stand behind them in a run;
+tests of the loop's logic put plain objects there.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from async_rl.checkpoints import LoopState
+from async_rl.controller.roster import Roster
+from async_rl.evaluation import EvaluationResult
+from async_rl.ledger import Counts
+from async_rl.protocol import (
+    Activation,
+    ControllerMessage,
+    GeneratorStats,
+    PeerMessage,
+    Prompt,
+    StepMetrics,
+    TrajectoryGroup,
+    WeightManifest,
+)
+
+
+class Peers(Protocol):
+    """The channel's end: messages of peers that said hello, in order for each of them."""
+
+    async def receive(self) -> tuple[str, PeerMessage]:
+        """(identity of the sender, its message); a `Hello` comes first for each identity."""
+        ...
+
+    async def send(self, peer: str, message: ControllerMessage) -> bool:
+        """False where the peer is gone."""
+        ...
+
+    async def welcome(self, peer: str) -> bool:
+        """Greets a peer again: it says hello anew, and everything that is not acked."""
+        ...
+
+    async def send_encoded(self, peer: str, frame: bytes) -> bool:
+        """The same, for a frame that several peers get."""
+        ...
+
+
+class GroupJournal(Protocol):
+    """Delivered groups, durable until a checkpoint covers them."""
+
+    def append(self, group: TrajectoryGroup) -> None: ...
+
+    def remove(self, group_ids: Iterable[int]) -> None: ...
+
+
+class CheckpointStore(Protocol):
+    """Completes what the learner wrote."""
+
+    def complete(self, written: Path, state: LoopState) -> Path: ...
+
+
+class PromptSource(Protocol):
+    """Which prompt a group has: decided by its id alone."""
+
+    def prompt(self, group_id: int) -> Prompt: ...
+
+
+class Observer(Protocol):
+    """Whoever makes metrics, the summary and the live view of what happens; times are of the controller's clock."""
+
+    def training_began(self, now_s: float) -> None: ...
+
+    def training_ended(self, now_s: float) -> None: ...
+
+    def stepped(self, version: int, metrics: StepMetrics, now_s: float) -> None: ...
+
+    def evaluated(self, result: EvaluationResult) -> None: ...
+
+    def published(self, manifest: WeightManifest, now_s: float) -> None: ...
+
+    def activated(self, name: str, activation: Activation, now_s: float) -> None: ...
+
+    def reported(self, name: str, stats: GeneratorStats, now_s: float) -> None: ...
+
+    def checkpointed(self, folder: Path, version: int) -> None: ...
+
+    def said(self, message: str) -> None:
+        """Something that the user should read."""
+        ...
+
+    def tick(self, *, version: int, counts: Counts, roster: Roster, now_s: float) -> None:
+        """Called a few times a second: draw, and write system metrics."""
+        ...
+
+    @property
+    def run_hash(self) -> str | None:
+        """The tracker's name of the run."""
+        ...

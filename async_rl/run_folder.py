@@ -1,0 +1,90 @@
+"""A run's folder: where everything that it writes lies.
+
+    runs/NAME/  config.yaml  logs/  metrics.jsonl  journal/  checkpoints/  model/  summary.json
+    runs/latest → the run that was started last
+
+Owns names and places; what is in the files is others' business.
+"""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from async_rl.errors import ResourceError
+
+LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of one run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved config."""
+        return self.path / "config.yaml"
+
+    @property
+    def logs(self) -> Path:
+        """One log file a process."""
+        return self.path / "logs"
+
+    @property
+    def metrics(self) -> Path:
+        """All metrics, a JSON object a line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def journal(self) -> Path:
+        """Delivered groups that no checkpoint covers yet."""
+        return self.path / "journal"
+
+    @property
+    def checkpoints(self) -> Path:
+        """What the run can be resumed from."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The exported Hugging Face folder."""
+        return self.path / "model"
+
+    @property
+    def summary(self) -> Path:
+        """summary.json."""
+        return self.path / "summary.json"
+
+    def set_aside(self) -> Path | None:
+        """Moves an earlier run of the same name out of the way; returns where to, None if there was none."""
+        if not self.path.exists():
+            return None
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(self.path.stat().st_mtime))
+        aside = self.path.with_name(f"{self.path.name}.{stamp}")
+        number = 1
+        while aside.exists():
+            number += 1
+            aside = self.path.with_name(f"{self.path.name}.{stamp}-{number}")
+        os.replace(self.path, aside)
+        return aside
+
+    def create(self) -> None:
+        """Makes the folders, and points `latest` here.
+
+        Raises:
+            ResourceError: the place cannot be written.
+        """
+        try:
+            for folder in (self.path, self.logs, self.journal, self.checkpoints):
+                folder.mkdir(parents=True, exist_ok=True)
+            link = self.path.parent / f".{LATEST}-{os.getpid()}"
+            link.symlink_to(self.path.name)
+            os.replace(link, self.path.parent / LATEST)
+        except OSError as error:
+            raise ResourceError(
+                f"cannot write the run's folder: {error}",
+                place=f"runs_dir, name ({self.path})",
+                remedy="choose a folder that you may write, with `runs_dir=…` or `name=…`",
+            ) from error
