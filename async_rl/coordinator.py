@@ -201,9 +201,7 @@ def mirror_versions(group: TrajectoryGroup, version: int) -> TrajectoryGroup:
         return group
     return msgspec.structs.replace(
         group,
-        trajectories=[
-            msgspec.structs.replace(t, spans=_mirrored(t.spans, version)) for t in group.trajectories
-        ],
+        trajectories=[msgspec.structs.replace(t, spans=_mirrored(t.spans, version)) for t in group.trajectories],
     )
 
 

@@ -118,9 +118,7 @@ class Ledger:
         """Hands a queued group to a generator; returns the attempt number that its delivery must carry."""
         record = self._record(group_id, State.QUEUED)
         record.state = State.LEASED
-        record.holding = Holding(
-            holder=holder, attempt=record.num_leases, expires_s=expires_s, version=version
-        )
+        record.holding = Holding(holder=holder, attempt=record.num_leases, expires_s=expires_s, version=version)
         record.num_leases += 1
         return record.holding.attempt
 

@@ -193,9 +193,7 @@ class Controller:
             case Published(manifest=manifest):
                 await self._publish(manifest)
             case CheckpointWritten():
-                await self._learner.complete_checkpoint(
-                    peer, message, next_evaluation_id=self._next_evaluation_id
-                )
+                await self._learner.complete_checkpoint(peer, message, next_evaluation_id=self._next_evaluation_id)
             case _:
                 await self._generators.handle(peer, message)
 

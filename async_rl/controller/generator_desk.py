@@ -87,8 +87,7 @@ class GeneratorDesk:
             return
         generator = self.roster.heard(peer, now_s)
         if generator is None:
-            # It had been silent for too long and lost its leases; the welcome makes it start afresh.
-            await self._peers.welcome(peer)
+            await self._take_back(peer, now_s)
             return
         match message:
             case Credit(limit=limit):
@@ -111,6 +110,14 @@ class GeneratorDesk:
             self._lose(dead, name, "its process was started again")
         if self._published is not None:
             await self._peers.send(peer, Published(manifest=self._published))
+
+    async def _take_back(self, peer: str, now_s: float) -> None:
+        """Someone given up speaks: a welcome makes it say again what it has and can."""
+        if self.roster.take_back(peer, now_s):
+            self._observer.said(f"{self.roster.peers[peer].name} is heard again.")
+            await self._peers.welcome(peer)
+            if self._published is not None:
+                await self._peers.send(peer, Published(manifest=self._published))
 
     async def _take_delivery(self, peer: str, purpose: Purpose, group: TrajectoryGroup) -> None:
         if purpose is Purpose.EVALUATE:
@@ -150,8 +157,8 @@ class GeneratorDesk:
     async def tick(self) -> None:
         """Ends leases whose time is over and those of silent generators; names who is late with its weights."""
         now_s = self._clock()
-        for peer in self.roster.remove_silent(now_s, self._config.channel.dead_after_s):
-            self._lose(peer.incarnation, peer.name, f"silent for {self._config.channel.dead_after_s:g} s")
+        for incarnation in self.roster.silent(now_s, self._config.channel.dead_after_s):
+            self._give_up(incarnation, f"silent for {self._config.channel.dead_after_s:g} s")
         for group_id, holder in self._coordinator.expire(now_s):
             self._observer.said(f"The lease of group {group_id} timed out at {holder}.")
             await self._peers.send(holder, Withdraw(group_ids=[group_id], purpose=Purpose.TRAIN))
@@ -166,8 +173,12 @@ class GeneratorDesk:
 
     def died(self, name: str, reason: str) -> None:
         """A generator's process is dead, as its supervisor says."""
-        for peer in self.roster.remove_named(name):
-            self._lose(peer.incarnation, name, reason)
+        for incarnation in self.roster.named(name):
+            self._give_up(incarnation, reason)
+
+    def _give_up(self, incarnation: str, reason: str) -> None:
+        peer = self.roster.give_up(incarnation)
+        self._lose(incarnation, peer.name, reason)
 
     def _lose(self, incarnation: str, name: str, reason: str) -> None:
         returned = self._coordinator.holder_died(incarnation, f"generator lost: {reason}")
@@ -187,8 +198,7 @@ class GeneratorDesk:
                 continue
             generator.granted += len(leases)
             if not await self._peers.send(generator.incarnation, Grant(leases=leases)):
-                del self.roster.peers[generator.incarnation]
-                self._lose(generator.incarnation, generator.name, "unreachable")
+                self._give_up(generator.incarnation, "unreachable")
 
     def _evaluation_leases(self, generator: GeneratorPeer) -> list[Lease]:
         if self.evaluation is None:

@@ -64,9 +64,7 @@ class LearnerDesk:
         self._frame = None
         self._observer.stepped(commit.version, commit.metrics, self._clock())
 
-    async def complete_checkpoint(
-        self, peer: str, written: CheckpointWritten, *, next_evaluation_id: int
-    ) -> None:
+    async def complete_checkpoint(self, peer: str, written: CheckpointWritten, *, next_evaluation_id: int) -> None:
         """Makes a checkpoint of what the learner wrote; from then on the journal forgets what it covers."""
         assert written.version == self._coordinator.version, (written.version, self._coordinator.version)
         state = LoopState(
@@ -112,7 +110,11 @@ class LearnerDesk:
         if now_s - self._warned_s < HELD_WARNING_S:
             return
         self._warned_s = now_s
-        why = f"for group {', '.join(map(str, awaited[:5]))}, which may not pass staleness.max" if awaited else "for groups"
+        why = (
+            f"for group {', '.join(map(str, awaited[:5]))}, which may not pass staleness.max"
+            if awaited
+            else "for groups"
+        )
         self._observer.said(
             f"The batch of version {self._coordinator.version} has waited {now_s - self._waiting_since_s:.0f} s {why}."
         )

@@ -40,9 +40,10 @@ class GeneratorPeer:
 
 @dataclass
 class Roster:
-    """The living generators, by incarnation."""
+    """The living generators, by incarnation, and those given up that may yet be heard again."""
 
     peers: dict[str, GeneratorPeer] = field(default_factory=dict)
+    absent: dict[str, GeneratorPeer] = field(default_factory=dict)
 
     def join(self, name: str, incarnation: str, now_s: float) -> list[str]:
         """A generator says hello. Returns incarnations of the same name that thereby are dead."""
@@ -54,25 +55,35 @@ class Roster:
         return dead
 
     def heard(self, incarnation: str, now_s: float) -> GeneratorPeer | None:
-        """Any message of a generator; None where its incarnation is not (or no longer) one of ours."""
+        """Any message of a generator; None where its incarnation is not one of the living."""
         peer = self.peers.get(incarnation)
         if peer is not None:
             peer.last_heard_s = now_s
         return peer
 
-    def remove_silent(self, now_s: float, dead_after_s: float) -> list[GeneratorPeer]:
-        """Strikes off who was not heard for `dead_after_s`."""
-        silent = [p for p in self.peers.values() if now_s - p.last_heard_s > dead_after_s]
-        for peer in silent:
-            del self.peers[peer.incarnation]
-        return silent
+    def take_back(self, incarnation: str, now_s: float) -> bool:
+        """Someone given up is heard again: it has its weights still, but neither leases nor credit."""
+        peer = self.absent.pop(incarnation, None)
+        if peer is None:
+            return False
+        peer.last_heard_s = now_s
+        peer.granted = peer.limit = 0
+        self.peers[incarnation] = peer
+        return True
 
-    def remove_named(self, name: str) -> list[GeneratorPeer]:
-        """Strikes off every incarnation of a generator."""
-        named = [p for p in self.peers.values() if p.name == name]
-        for peer in named:
-            del self.peers[peer.incarnation]
-        return named
+    def give_up(self, incarnation: str) -> GeneratorPeer:
+        """Strikes off a generator that cannot be reached, for now."""
+        peer = self.peers.pop(incarnation)
+        self.absent[incarnation] = peer
+        return peer
+
+    def silent(self, now_s: float, dead_after_s: float) -> list[str]:
+        """Incarnations that were not heard for `dead_after_s`."""
+        return [p.incarnation for p in self.peers.values() if now_s - p.last_heard_s > dead_after_s]
+
+    def named(self, name: str) -> list[str]:
+        """Living incarnations of a generator."""
+        return [p.incarnation for p in self.peers.values() if p.name == name]
 
     def late_with(self, version: int) -> list[GeneratorPeer]:
         """Who does not sample with `version` yet; each is named once a version."""

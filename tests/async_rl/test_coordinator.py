@@ -41,7 +41,10 @@ class Loop(RuleBasedStateMachine):
     """
 
     @initialize(
-        maximum=st.integers(0, 3), data=st.data(), groups_per_step=st.integers(1, 3), over_bound=st.sampled_from(OverBound)
+        maximum=st.integers(0, 3),
+        data=st.data(),
+        groups_per_step=st.integers(1, 3),
+        over_bound=st.sampled_from(OverBound),
     )
     def begin(self, maximum: int, data: st.DataObject, groups_per_step: int, over_bound: OverBound) -> None:
         depth = data.draw(st.integers(0, maximum))
@@ -288,7 +291,9 @@ def test_a_restart_generates_again_what_the_lost_history_left_too_far_away() -> 
     c = make_coordinator(maximum=2, depth=1, groups_per_step=1)
     snapshot = c.snapshot()
     journal = [make_group(0, (1,)), make_group(1, (2,)), make_group(2, (3,)), make_group(3, (0,))]
-    restored = Coordinator.restore(c.gate, OverBound.wait, max_attempts=3, version=0, snapshot=snapshot, journal=journal)
+    restored = Coordinator.restore(
+        c.gate, OverBound.wait, max_attempts=3, version=0, snapshot=snapshot, journal=journal
+    )
     assert restored.buffer.groups.keys() == {0, 1, 3}, "version 3 of the lost history is 3 updates from version 0"
     assert sorted(restored.ledger.in_state(State.QUEUED)) == [2]
     assert [g.group_id for g in restored.select().groups] == [1], "the earliest deadline first"

@@ -53,9 +53,7 @@ def test_crowded_names_the_first_deadline_with_too_many_groups() -> None:
 def brute_force_feasible(deadlines: list[int], next_version: int, groups_per_step: int) -> bool:
     """Tries every assignment of groups to batches."""
     choices = [range(next_version, deadline + 1) for deadline in deadlines]
-    return any(
-        all(schedule.count(v) <= groups_per_step for v in set(schedule)) for schedule in product(*choices)
-    )
+    return any(all(schedule.count(v) <= groups_per_step for v in set(schedule)) for schedule in product(*choices))
 
 
 @given(

@@ -1,0 +1,186 @@
+"""Whole runs in one event loop: the bound, the ledger and the end of the run, whatever generators do."""
+
+import asyncio
+import random
+
+import pytest
+
+from async_rl.config.schema import OverBound
+from async_rl.errors import RunError
+from async_rl.protocol import Activated, Activation, Credit, Grant, GroupFailed, Lease, Published, Role
+from generators.scripted_engine import ScriptedEngine
+from tests.async_rl.controller.world import World, make_config
+
+
+def uneven(seed: int, *, token_s: float = 0.001) -> ScriptedEngine:
+    """An engine whose responses differ much in length."""
+    draw = random.Random(seed)
+    return ScriptedEngine(lengths=lambda request_id: draw.choice([1, 2, 3, 12]), token_s=token_s)
+
+
+def assert_accounted_for(world: World) -> None:
+    counts = world.controller.coordinator.counts
+    assert counts.balanced
+    assert counts.trained == world.config.steps * world.config.learner.groups_per_step
+    assert len(set(world.trained_ids)) == len(world.trained_ids), "a group trained twice"
+
+
+async def test_a_run_trains_every_batch_within_the_bound_and_evaluates_at_both_ends() -> None:
+    world = World(make_config(maximum=2, depth=1))
+    world.start_generator("generator-0", "a", uneven(0))
+    world.start_generator("generator-1", "b", uneven(1))
+    await world.run()
+    assert_accounted_for(world)
+    assert max(world.staleness) <= 2
+    assert max(world.staleness) > 0, "generation never ran ahead"
+    assert [r.version for r in world.notes.results] == [0, 6]
+    assert all(r.num_answers == 6 for r in world.notes.results)
+    counts = world.controller.coordinator.counts
+    assert counts.queued == counts.leased == counts.delivered == counts.batched == 0, "nothing is left at the end"
+
+
+async def test_staleness_zero_is_synchronous() -> None:
+    world = World(make_config(maximum=0, depth=0))
+    world.start_generator("generator-0", "a", uneven(0))
+    await world.run()
+    assert_accounted_for(world)
+    assert set(world.staleness) == {0}
+
+
+@pytest.mark.parametrize("publish_every", [1, 2, 3])
+async def test_the_bound_holds_when_weights_are_published_seldom(publish_every: int) -> None:
+    world = World(make_config(maximum=3, depth=2, steps=9))
+    world.start_generator("generator-0", "a", uneven(0))
+    await world.run(publish_every=publish_every)
+    assert_accounted_for(world)
+    assert max(world.staleness) <= 3
+
+
+async def test_a_slow_generator_makes_batches_wait_and_loses_nothing() -> None:
+    world = World(make_config(maximum=1, depth=1, steps=8))
+    world.start_generator("generator-0", "fast", uneven(0))
+    world.start_generator("generator-1", "slow", uneven(1, token_s=0.03))
+    await world.run()
+    assert_accounted_for(world)
+    assert max(world.staleness) <= 1
+    assert world.controller.coordinator.counts.stale == 0
+    assert any(g.incarnation == "slow" for b in world.batches for g in b.groups), "the slow are not starved"
+
+
+@pytest.mark.parametrize("over_bound", [OverBound.drop, OverBound.requeue])
+async def test_where_batches_do_not_wait_late_groups_never_train(over_bound: OverBound) -> None:
+    world = World(make_config(maximum=1, depth=1, steps=8, over_bound=over_bound))
+    world.start_generator("generator-0", "fast", uneven(0))
+    world.start_generator("generator-1", "slow", uneven(1, token_s=0.03))
+    await world.run()
+    assert_accounted_for(world)
+    assert max(world.staleness) <= 1
+
+
+async def test_a_generator_that_dies_is_replaced_and_its_groups_train_once() -> None:
+    world = World(make_config(steps=10))
+    world.start_generator("generator-0", "a", uneven(0, token_s=0.005))
+    world.start_generator("generator-1", "b", uneven(1))
+
+    async def kill() -> None:
+        await asyncio.sleep(0.15)
+        assert world.engines["a"].open_requests, "nothing was under way"
+        world.kill_generator("a")
+        world.controller.generator_died("generator-0", "killed")
+        await asyncio.sleep(0.1)
+        world.start_generator("generator-0", "a2", uneven(2))
+
+    await asyncio.gather(world.run(step_s=0.05), kill())
+    assert_accounted_for(world)
+    assert world.controller.coordinator.ledger.reasons["generator lost: killed"] > 0
+    assert any("leases went back" in message for message in world.notes.messages)
+
+
+async def test_everything_sent_three_times_counts_once() -> None:
+    world = World(make_config())
+    world.start_generator("generator-0", "a", uneven(0), copies=3)
+    await world.run()
+    assert_accounted_for(world)
+
+
+async def test_a_silent_generator_loses_its_leases_and_is_taken_back_when_heard_again() -> None:
+    config = make_config(steps=6)
+    world = World(config)
+    world.start_generator("generator-0", "a", uneven(0))
+
+    async def forget() -> None:
+        await asyncio.sleep(0.1)
+        world.controller.generator_died("generator-0", "silent")
+
+    await asyncio.gather(world.run(step_s=0.05), forget())
+    assert_accounted_for(world)
+
+
+async def test_a_stop_and_a_restart_train_every_prompt_once() -> None:
+    config = make_config(maximum=2, depth=2, steps=10)
+    first = World(config)
+    first.start_generator("generator-0", "a", uneven(0))
+
+    async def stop() -> None:
+        while len(first.batches) < 5:
+            await asyncio.sleep(0.01)
+        first.controller.stop("asked to")
+
+    await asyncio.gather(first.run(checkpoint_every=2), stop())
+    state = first.checkpoints.states[-1]
+    assert state.version == len(first.batches)
+    assert not set(first.journal.groups) & set(first.trained_ids), "the checkpoint covers what was trained"
+    second = World(config, state=state, journal=first.journal)
+    second.start_generator("generator-0", "b", uneven(1))
+    await second.run()
+    together = first.trained_ids + second.trained_ids
+    assert sorted(together) == list(range(40))
+    assert max(second.staleness) <= 2
+
+
+async def test_after_a_crash_the_surviving_history_trains_every_prompt_once() -> None:
+    config = make_config(maximum=2, depth=2, steps=10)
+    first = World(config)
+    first.start_generator("generator-0", "a", uneven(0))
+
+    async def crash() -> None:
+        while len(first.batches) < 7:
+            await asyncio.sleep(0.005)
+        first.controller.fail(RunError("crash"))
+
+    with pytest.raises(RunError, match="crash"):
+        await asyncio.gather(first.run(checkpoint_every=5), crash())
+    state = first.checkpoints.states[-1]
+    assert state.version == 5
+    survived = first.trained_ids[: 5 * 4]
+    second = World(config, state=state, journal=first.journal)
+    delivered = set(second.controller.coordinator.buffer.groups)
+    assert delivered, "groups that were delivered before the crash are not generated again"
+    second.start_generator("generator-0", "b", uneven(1))
+    await second.run()
+    assert sorted(survived + second.trained_ids) == list(range(40))
+    assert max(second.staleness) <= 2
+
+
+def refusal(lease: Lease) -> GroupFailed:
+    return GroupFailed(purpose=lease.purpose, group_id=lease.group_id, attempt=lease.attempt, reason="no such answer")
+
+
+async def test_a_run_whose_every_group_fails_stops_and_says_why() -> None:
+    world = World(make_config())
+
+    async def refuse() -> None:
+        link = world.peers.connect(Role.GENERATOR, "generator-0", "a")
+        while True:
+            message = await link.receive()
+            if isinstance(message, Published):
+                await link.send(Activated(activation=Activation(version=0, transfer_s=0, pause_s=0)))
+                await link.send(Credit(limit=10_000))
+            elif isinstance(message, Grant):
+                for lease in message.leases:
+                    await link.send(refusal(lease))
+
+    world.generators["a"] = asyncio.create_task(refuse())
+    with pytest.raises(RunError, match=r"32 groups in a row have failed.*no such answer"):
+        await world.run()
+    assert world.controller.coordinator.counts.balanced

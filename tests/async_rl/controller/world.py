@@ -1,0 +1,323 @@
+"""A whole run in one event loop: the real controller and real generators, scripted engines, queues for sockets.
+
+The learner is a few lines that take batches and commit them. What reaches it is recorded for the tests.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from async_rl.checkpoints import LoopState
+from async_rl.config.schema import (
+    GenerationConfig,
+    LearnerConfig,
+    LedgerConfig,
+    OverBound,
+    RewardConfig,
+    RunConfig,
+    StalenessConfig,
+)
+from async_rl.controller.controller import Controller
+from async_rl.controller.roster import Roster
+from async_rl.coordinator import Coordinator
+from async_rl.evaluation import EvaluationResult
+from async_rl.ledger import Counts
+from async_rl.protocol import (
+    Activation,
+    Batch,
+    BatchRequest,
+    CheckpointKept,
+    CheckpointWritten,
+    Commit,
+    ControllerMessage,
+    End,
+    GeneratorMessage,
+    GeneratorStats,
+    Hello,
+    PeerMessage,
+    Prompt,
+    Published,
+    Role,
+    StepMetrics,
+    TrajectoryGroup,
+    WeightManifest,
+    Welcome,
+)
+from async_rl.staleness import StalenessGate
+from generators.generator import Generator
+from generators.reward import RewardRunner
+from generators.scripted_engine import ScriptedEngine
+
+NUM_PROMPTS = 1000
+
+
+async def reward(prompt: str, response: str, answer: str, metadata: dict[str, object]) -> float:
+    """Depends on the response, so that groups differ."""
+    return float(len(response) % 2)
+
+
+def make_config(
+    *, maximum: int = 2, depth: int = 1, steps: int = 6, over_bound: OverBound = OverBound.wait
+) -> RunConfig:
+    """A small run."""
+    return RunConfig(
+        steps=steps,
+        staleness=StalenessConfig(max=maximum, depth=depth, over_bound=over_bound),
+        generation=GenerationConfig(group_size=2, max_new_tokens=12, max_concurrent=12),
+        learner=LearnerConfig(groups_per_step=4),
+        ledger=LedgerConfig(lease_timeout_s=5.0),
+        reward=RewardConfig(function=f"{__name__}:reward"),
+    )
+
+
+class MemoryPeers:
+    """Queues in the place of the ROUTER."""
+
+    def __init__(self) -> None:
+        self.inbox: asyncio.Queue[tuple[str, PeerMessage]] = asyncio.Queue()
+        self.outboxes: dict[str, asyncio.Queue[ControllerMessage]] = {}
+
+    async def receive(self) -> tuple[str, PeerMessage]:
+        return await self.inbox.get()
+
+    async def send(self, peer: str, message: ControllerMessage) -> bool:
+        if peer not in self.outboxes:
+            return False
+        self.outboxes[peer].put_nowait(message)
+        return True
+
+    async def send_encoded(self, peer: str, frame: bytes) -> bool:
+        return await self.send(peer, msgspec.msgpack.decode(frame, type=ControllerMessage))
+
+    async def welcome(self, peer: str) -> bool:
+        return await self.send(peer, Welcome(epoch="test"))
+
+    def connect(self, role: Role, name: str, incarnation: str) -> "MemoryLink":
+        """A peer's end, which has said hello."""
+        self.outboxes[incarnation] = asyncio.Queue()
+        hello = Hello(schema_version=1, role=role, name=name, incarnation=incarnation, pid=0, host="")
+        self.inbox.put_nowait((incarnation, hello))
+        self.outboxes[incarnation].put_nowait(Welcome(epoch="test"))
+        return MemoryLink(self, incarnation)
+
+
+@dataclass
+class MemoryLink:
+    """A peer's end; `copies` of each message are sent."""
+
+    peers: MemoryPeers
+    incarnation: str
+    copies: int = 1
+
+    async def send(self, message: GeneratorMessage) -> None:
+        for _ in range(self.copies):
+            self.peers.inbox.put_nowait((self.incarnation, message))
+
+    async def receive(self) -> ControllerMessage:
+        return await self.peers.outboxes[self.incarnation].get()
+
+
+@dataclass
+class MemoryJournal:
+    """What a journal keeps."""
+
+    groups: dict[int, TrajectoryGroup] = field(default_factory=dict)
+
+    def append(self, group: TrajectoryGroup) -> None:
+        self.groups[group.group_id] = group
+
+    def remove(self, group_ids: Iterable[int]) -> None:
+        for group_id in group_ids:
+            self.groups.pop(group_id, None)
+
+
+@dataclass
+class MemoryCheckpoints:
+    """Keeps the loop's states."""
+
+    states: list[LoopState] = field(default_factory=list)
+
+    def complete(self, written: Path, state: LoopState) -> Path:
+        self.states.append(state)
+        return written
+
+
+class CountingPrompts:
+    """Group n has prompt n."""
+
+    def prompt(self, group_id: int) -> Prompt:
+        index = group_id % NUM_PROMPTS
+        return Prompt(prompt_id=index, text=str(index), token_ids=[index], answer="")
+
+
+@dataclass
+class Notes:
+    """An observer that remembers."""
+
+    messages: list[str] = field(default_factory=list)
+    results: list[EvaluationResult] = field(default_factory=list)
+    counts: list[Counts] = field(default_factory=list)
+    run_hash: str | None = None
+
+    def training_began(self, now_s: float) -> None: ...
+    def training_ended(self, now_s: float) -> None: ...
+    def stepped(self, version: int, metrics: StepMetrics, now_s: float) -> None: ...
+    def published(self, manifest: WeightManifest, now_s: float) -> None: ...
+    def activated(self, name: str, activation: Activation, now_s: float) -> None: ...
+    def reported(self, name: str, stats: GeneratorStats, now_s: float) -> None: ...
+    def checkpointed(self, folder: Path, version: int) -> None: ...
+
+    def evaluated(self, result: EvaluationResult) -> None:
+        self.results.append(result)
+
+    def said(self, message: str) -> None:
+        self.messages.append(message)
+
+    def tick(self, *, version: int, counts: Counts, roster: Roster, now_s: float) -> None:
+        self.counts.append(counts)
+
+
+def make_manifest(version: int) -> WeightManifest:
+    """A version without tensors: scripted engines look at its number only."""
+    return WeightManifest(
+        version=version,
+        transport="",
+        location="",
+        generation=version,
+        tensors=[],
+        num_bytes=0,
+        gather_s=0,
+        transfer_s=0,
+    )
+
+
+class World:
+    """Controller, generators and learner of one run, and what happened in it."""
+
+    def __init__(
+        self, config: RunConfig, *, state: LoopState | None = None, journal: MemoryJournal | None = None
+    ) -> None:
+        self.config = config
+        self.peers = MemoryPeers()
+        self.journal = journal or MemoryJournal()
+        self.checkpoints = MemoryCheckpoints()
+        self.notes = Notes()
+        self.batches: list[Batch] = []
+        self.generators: dict[str, asyncio.Task[None]] = {}
+        self.engines: dict[str, ScriptedEngine] = {}
+        gate = StalenessGate(
+            max=config.staleness.max,
+            depth=config.staleness.depth,
+            groups_per_step=config.learner.groups_per_step,
+            steps=config.steps,
+        )
+        over_bound, attempts = config.staleness.over_bound, config.ledger.max_attempts
+        if state is None:
+            coordinator = Coordinator.create(gate, over_bound, max_attempts=attempts)
+        else:
+            coordinator = Coordinator.restore(
+                gate,
+                over_bound,
+                max_attempts=attempts,
+                version=state.version,
+                snapshot=state.ledger,
+                journal=self.journal.groups.values(),
+            )
+        self.controller = Controller(
+            config,
+            coordinator=coordinator,
+            peers=self.peers,
+            journal=self.journal,
+            checkpoints=self.checkpoints,
+            prompts=CountingPrompts(),
+            held_out=[Prompt(prompt_id=i, text="", token_ids=[i], answer="") for i in range(3)],
+            observer=self.notes,
+            clock=time.monotonic,
+        )
+
+    def start_generator(self, name: str, incarnation: str, engine: ScriptedEngine, *, copies: int = 1) -> None:
+        """A generator begins a life."""
+        self.engines[incarnation] = engine
+        self.generators[incarnation] = asyncio.create_task(self._generate(name, incarnation, engine, copies))
+
+    async def _generate(self, name: str, incarnation: str, engine: ScriptedEngine, copies: int) -> None:
+        await engine.start()
+        link = replace(self.peers.connect(Role.GENERATOR, name, incarnation), copies=copies)
+        await Generator(
+            engine=engine,
+            rewards=RewardRunner(self.config.reward),
+            link=link,
+            decode=lambda ids: "x" * sum(ids),
+            incarnation=incarnation,
+            group_size=self.config.generation.group_size,
+            max_concurrent=self.config.generation.max_concurrent,
+            max_retries=0,
+            heartbeat_s=0.05,
+        ).run()
+
+    def kill_generator(self, incarnation: str) -> None:
+        """Ends a life without a word."""
+        self.generators.pop(incarnation).cancel()
+        del self.peers.outboxes[incarnation]
+
+    async def learn(self, *, step_s: float = 0.01, checkpoint_every: int = 0, publish_every: int = 1) -> None:
+        """The learner: takes batches until the end."""
+        version = self.controller.coordinator.version
+        link = self.peers.connect(Role.LEARNER, "learner", "learner")
+
+        async def say(message: PeerMessage) -> None:
+            self.peers.inbox.put_nowait(("learner", message))
+
+        async def checkpoint() -> None:
+            await say(CheckpointWritten(version=version, folder="x"))
+            assert await link.receive() == CheckpointKept(version=version)
+
+        assert isinstance(await link.receive(), Welcome)
+        await say(Published(manifest=make_manifest(version)))
+        while True:
+            await say(BatchRequest(version=version))
+            answer = await link.receive()
+            if isinstance(answer, End):
+                await checkpoint()
+                self.controller.learner_left()
+                return
+            assert isinstance(answer, Batch) and answer.version == version
+            self.batches.append(answer)
+            await asyncio.sleep(step_s)
+            version += 1
+            await say(Commit(version=version, metrics=StepMetrics(scalars={"learner/tokens": 1.0})))
+            if version % publish_every == 0 or version == self.config.steps:
+                await say(Published(manifest=make_manifest(version)))
+            if checkpoint_every and version % checkpoint_every == 0:
+                await checkpoint()
+
+    async def run(self, *, timeout_s: float = 20.0, **learner: float | int) -> None:
+        """Runs to the end."""
+        learner_task = asyncio.create_task(self.learn(**learner))  # type: ignore[arg-type]
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.controller.run()
+        finally:
+            for task in [learner_task, *self.generators.values()]:
+                task.cancel()
+            await asyncio.gather(learner_task, *self.generators.values(), return_exceptions=True)
+
+    @property
+    def trained_ids(self) -> list[int]:
+        """Group ids in the order in which they trained."""
+        return [g.group_id for batch in self.batches for g in batch.groups]
+
+    @property
+    def staleness(self) -> list[int]:
+        """Of every trained token."""
+        return [
+            batch.version - int(v)
+            for batch in self.batches
+            for group in batch.groups
+            for t in group.trajectories
+            for v in t.weight_versions
+        ]
