@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from async_rl.errors import AsyncRLError
 from async_rl.protocol import FinishReason, Sampling, VersionSpan, WeightManifest, spans_cover
 
 NO_VERSION = -1
 """The active version of an engine that has the weights of its model folder and has not been updated yet."""
+
+
+class RequestRefused(AsyncRLError):
+    """The engine does not take this request, and never will; others go on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +53,8 @@ class Engine(Protocol):
         timing = await engine.update_weights(manifest)                          # meanwhile
         await engine.close()
 
-    After an exception of `generate` or `update_weights` other than `WeightsError` and cancellation the engine
-    cannot be trusted; its process has to end.
+    After an exception of `generate` or `update_weights` other than `RequestRefused`, `WeightsError` and cancellation
+    the engine cannot be trusted; its process has to end.
     """
 
     @property
@@ -67,7 +72,10 @@ class Engine(Protocol):
         ...
 
     async def generate(self, request_id: str, prompt_token_ids: Sequence[int], sampling: Sampling) -> Sample:
-        """Samples one response. Cancelling the awaiting task ends the request in the engine, too."""
+        """Samples one response; raises `RequestRefused` for a prompt that it cannot take.
+
+        Cancelling the awaiting task ends the request in the engine, too.
+        """
         ...
 
     async def update_weights(self, manifest: WeightManifest) -> UpdateTiming:

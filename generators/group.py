@@ -1,0 +1,115 @@
+"""Works on one lease: samples its responses all at once, rewards each as it ends, samples again where a reward failed.
+
+Owns a group from lease to trajectories. Knows no sockets, credits or weights.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+
+from async_rl.errors import AsyncRLError
+from async_rl.protocol import Lease, Prompt, Sampling, Trajectory, TrajectoryGroup
+from generators.engine import Engine, RequestRefused, Sample
+from generators.reward import RewardFailed, RewardRunner
+from generators.slots import Reservation, Slots
+
+Decode = Callable[[Sequence[int]], str]
+"""Response token ids [R] → the text that the reward function reads, without special tokens."""
+
+
+class GroupUnfinished(AsyncRLError):
+    """A group that this generator gives back, and why."""
+
+
+class GroupSampler:
+    """Turns leases into trajectory groups; every sample of a group is a request of its own."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        rewards: RewardRunner,
+        decode: Decode,
+        slots: Slots,
+        incarnation: str,
+        max_retries: int,
+    ) -> None:
+        self._engine = engine
+        self._rewards = rewards
+        self._decode = decode
+        self._slots = slots
+        self._incarnation = incarnation
+        self._max_retries = max_retries
+        self._serial = itertools.count()
+        self.sampled_tokens = 0
+        """Response tokens of all finished requests."""
+        self.resampled = 0
+        """Samples generated again because their reward failed."""
+
+    async def sample(self, lease: Lease, reservation: Reservation) -> TrajectoryGroup:
+        """The lease's trajectories. Raises `GroupUnfinished` if it cannot be done; the engine's own errors pass."""
+        tasks: list[asyncio.Task[Trajectory]] = []
+        try:
+            async with asyncio.TaskGroup() as samples:
+                for index in range(lease.group_size):
+                    name = f"sample-{lease.group_id}.{lease.attempt}.{index}"
+                    tasks.append(samples.create_task(self._sample_one(lease, index, reservation), name=name))
+        except* GroupUnfinished as unfinished:
+            # One sample's reason is enough; its siblings are cancelled by then.
+            raise _first(unfinished) from None
+        return TrajectoryGroup(
+            group_id=lease.group_id,
+            attempt=lease.attempt,
+            incarnation=self._incarnation,
+            prompt_id=lease.prompt.prompt_id,
+            task=lease.prompt.task,
+            prompt_token_ids=lease.prompt.token_ids,
+            trajectories=[task.result() for task in tasks],
+        )
+
+    async def _sample_one(self, lease: Lease, index: int, reservation: Reservation) -> Trajectory:
+        for retry in itertools.count():
+            # The serial keeps ids apart where the same attempt is granted again after a controller's restart.
+            request_id = f"{lease.purpose}-{lease.group_id}.{lease.attempt}.{index}.{retry}-{next(self._serial)}"
+            sample = await self._generate(request_id, lease.prompt.token_ids, lease.sampling)
+            reservation.release()
+            try:
+                return await self._rewarded(sample, lease.prompt)
+            except RewardFailed as failed:
+                if retry == self._max_retries:
+                    raise GroupUnfinished(f"no reward after {retry + 1} samples: {failed}") from failed
+            self.resampled += 1
+            reservation.extend()
+        raise AssertionError("count never ends")
+
+    async def _generate(self, request_id: str, prompt_token_ids: list[int], sampling: Sampling) -> Sample:
+        try:
+            async with self._slots.running_request():
+                sample = await self._engine.generate(request_id, prompt_token_ids, sampling)
+        except RequestRefused as refused:
+            raise GroupUnfinished(f"the engine refused the request: {refused}") from refused
+        self.sampled_tokens += len(sample.token_ids)
+        return sample
+
+    async def _rewarded(self, sample: Sample, prompt: Prompt) -> Trajectory:
+        reward = await self._rewards.score(
+            prompt=prompt.text,
+            response=self._decode(sample.token_ids),
+            answer=prompt.answer,
+            metadata=prompt.metadata,
+        )
+        return Trajectory.build(
+            token_ids=sample.token_ids,
+            rollout_logprobs=sample.logprobs,
+            spans=sample.spans,
+            reward=reward,
+            finish_reason=sample.finish_reason,
+        )
+
+
+def _first(group: BaseExceptionGroup[GroupUnfinished]) -> GroupUnfinished:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, GroupUnfinished)
+    return error
