@@ -1,0 +1,56 @@
+"""Frames: one msgspec message each, and nothing else.
+
+Owns encoding, and the refusal of what is no message. Knows no sockets.
+"""
+
+import msgspec
+
+from async_rl.errors import ChannelError
+from async_rl.protocol import ControllerMessage, PeerMessage
+
+_encoder = msgspec.msgpack.Encoder()
+_peer_decoder = msgspec.msgpack.Decoder(PeerMessage)
+_controller_decoder = msgspec.msgpack.Decoder(ControllerMessage)
+
+
+def encode(message: PeerMessage | ControllerMessage) -> bytes:
+    """The frame of a message."""
+    return _encoder.encode(message)
+
+
+def decode_peer_message(frame: bytes) -> PeerMessage:
+    """What a peer said; arrays point into the frame.
+
+    Raises:
+        ChannelError: the frame is no message of a peer.
+    """
+    try:
+        return _peer_decoder.decode(frame)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ChannelError(f"malformed frame of {len(frame)} bytes: {error}") from error
+
+
+def decode_controller_message(frame: bytes) -> ControllerMessage:
+    """What the controller said.
+
+    Raises:
+        ChannelError: the frame is no message of a controller.
+    """
+    try:
+        return _controller_decoder.decode(frame)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ChannelError(f"malformed frame of {len(frame)} bytes: {error}") from error
+
+
+class _Version(msgspec.Struct):
+    """The one field of a hello that every schema has."""
+
+    schema_version: int
+
+
+def schema_version_of(frame: bytes) -> int | None:
+    """The schema that a peer speaks, read from a hello of any schema; None if the frame is no hello."""
+    try:
+        return msgspec.msgpack.decode(frame, type=_Version).schema_version
+    except (msgspec.DecodeError, ValueError):
+        return None

@@ -1,0 +1,126 @@
+"""The controller's end of the channel: a ROUTER that takes in peers and their messages.
+
+Owns who has said a valid hello, and the refusal of everything else: a frame that is no message is counted
+and logged with its sender, and changes nothing. A peer's identity is its incarnation, so an old life and a
+new one are never mixed up.
+
+Never waits for a peer: what does not fit into a slow peer's queue is not sent, and the caller is told.
+"""
+
+import logging
+import time
+from collections import Counter
+
+import zmq
+import zmq.asyncio
+
+from async_rl.channel.codec import decode_peer_message, encode, schema_version_of
+from async_rl.errors import ChannelError, ResourceError
+from async_rl.protocol import SCHEMA_VERSION, ControllerMessage, Hello, PeerMessage, Refused, Welcome
+
+logger = logging.getLogger(__name__)
+
+LINGER_MS = 2000
+LOG_INTERVAL_S = 10.0
+
+
+class ControllerSocket:
+    """Binds at once; see `async_rl.controller.ports.Peers` for the rest."""
+
+    def __init__(self, host: str, port: int, *, max_message_bytes: int, epoch: str) -> None:
+        self._epoch = epoch
+        self._known: set[str] = set()
+        self._refusals: Counter[str] = Counter()
+        self._logged_s: dict[str, float] = {}
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, max_message_bytes)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._bind(host, port)
+
+    def _bind(self, host: str, port: int) -> None:
+        try:
+            if port:
+                self._socket.bind(f"tcp://{host}:{port}")
+            else:
+                port = self._socket.bind_to_random_port(f"tcp://{host}")
+        except zmq.ZMQError as error:
+            self.close()
+            raise ResourceError(
+                f"cannot bind {host}:{port}: {error.strerror}",
+                place="channel.host, channel.port",
+                remedy="choose another port or host of this machine; channel.port=0 takes a free one",
+            ) from error
+        self.address = f"tcp://{host}:{port}"
+
+    @property
+    def refusals(self) -> Counter[str]:
+        """Frames refused, by sender."""
+        return self._refusals
+
+    async def receive(self) -> tuple[str, PeerMessage]:
+        """(incarnation, message) of a peer that has said hello; its `Hello` comes first."""
+        while True:
+            identity, *payload = await self._socket.recv_multipart()
+            peer = identity.decode("utf-8", errors="backslashreplace")
+            frame = b"".join(payload)
+            try:
+                if len(payload) != 1:
+                    raise ChannelError(f"a message of {len(payload)} frames")
+                message = decode_peer_message(frame)
+            except ChannelError as error:
+                await self._refuse(peer, str(error), schema=schema_version_of(frame))
+                continue
+            if isinstance(message, Hello):
+                if not await self._admit(peer, message):
+                    continue
+            elif peer not in self._known:
+                await self._refuse(peer, f"{type(message).__name__} before any hello")
+                continue
+            return peer, message
+
+    async def _admit(self, peer: str, hello: Hello) -> bool:
+        if hello.schema_version != SCHEMA_VERSION:
+            await self._refuse(peer, "a hello", schema=hello.schema_version)
+            return False
+        if hello.incarnation != peer:
+            await self._refuse(peer, f"a hello in the name of {hello.incarnation}")
+            return False
+        self._known.add(peer)
+        return await self.welcome(peer)
+
+    async def _refuse(self, peer: str, problem: str, *, schema: int | None = None) -> None:
+        self._refusals[peer] += 1
+        now_s = time.monotonic()
+        if now_s - self._logged_s.get(peer, -LOG_INTERVAL_S) >= LOG_INTERVAL_S:
+            self._logged_s[peer] = now_s
+            logger.warning("refused from %s (%d so far): %s", peer, self._refusals[peer], problem)
+        if schema is not None and schema != SCHEMA_VERSION:
+            reason = f"it speaks schema {schema}, the controller {SCHEMA_VERSION}: install the same async-rl on both"
+            await self.send(peer, Refused(reason=reason))
+
+    async def welcome(self, peer: str) -> bool:
+        """Greets a peer, which then says again whatever is not acked."""
+        return await self.send(peer, Welcome(epoch=self._epoch))
+
+    async def send(self, peer: str, message: ControllerMessage) -> bool:
+        """False where the peer is gone, or too slow to take any more."""
+        return await self.send_encoded(peer, encode(message))
+
+    async def send_encoded(self, peer: str, frame: bytes) -> bool:
+        """The same, for a frame that several peers get."""
+        try:
+            await self._socket.send_multipart([peer.encode(), frame], flags=zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            logger.info("%s was not sent %d bytes: %s", peer, len(frame), error)
+            return False
+        return True
+
+    def close(self) -> None:
+        """Sends what is queued, for at most two seconds."""
+        self._socket.close()
+        self._context.term()
