@@ -92,7 +92,7 @@ async def test_a_blocking_peer_speaks_the_same_language(controller: ControllerSo
 async def test_another_schema_is_refused_with_what_to_do(controller: ControllerSocket) -> None:
     stranger = PeerSocket(controller.address, hello(schema_version=99), max_message_bytes=LIMIT)
     receiving = asyncio.create_task(controller.receive())
-    with pytest.raises(ChannelError, match="speaks schema 99.*install the same"):
+    with pytest.raises(ChannelError, match=r"speaks schema 99.*install the same"):
         await stranger.connect(timeout_s=5)
     assert not receiving.done()
     receiving.cancel()
@@ -145,7 +145,7 @@ async def test_a_huge_frame_is_refused_by_its_sender_and_cut_off_by_the_controll
 ) -> None:
     peer = await connect(controller)
     huge = Delivery(purpose=Purpose.TRAIN, group=make_group(0, tuple(range(100_000))))
-    with pytest.raises(ChannelError, match="over channel.max_message_mib=1: raise it"):
+    with pytest.raises(ChannelError, match=r"over channel\.max_message_mib=1: raise it"):
         await peer.send(huge)
     dealer = await raw(controller, b"intruder", encode(huge))
     receiving = asyncio.create_task(controller.receive())

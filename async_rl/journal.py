@@ -1,0 +1,78 @@
+"""The journal: delivered groups on disk, until a checkpoint covers the batch that trained them.
+
+    journal/0000000042.group      checksum (8 bytes, xxh3_64, little endian), then the group as msgpack
+
+Owns the files. A group is written beside and renamed, so a process that is killed leaves a whole file or
+none; files are not synced, so a power cut may tear the newest, which `load` sees by its checksum, leaves out
+and says. A later delivery of the same group (its first was requeued) takes the earlier's place.
+"""
+
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from async_rl.errors import ResourceError
+from async_rl.protocol import TrajectoryGroup
+
+logger = logging.getLogger(__name__)
+
+SUFFIX = ".group"
+
+
+@dataclass(frozen=True)
+class Journal:
+    """A run's `journal` folder."""
+
+    folder: Path
+
+    def append(self, group: TrajectoryGroup) -> None:
+        """Keeps a group; it survives the death of this process from the moment this returns.
+
+        Raises:
+            ResourceError: the disk is full, or the folder cannot be written.
+        """
+        payload = msgspec.msgpack.encode(group)
+        path = self._path(group.group_id)
+        beside = path.with_suffix(".writing")
+        try:
+            beside.write_bytes(xxhash.xxh3_64_intdigest(payload).to_bytes(8, "little") + payload)
+            os.replace(beside, path)
+        except OSError as error:
+            raise ResourceError(
+                f"cannot keep a delivered group: {error}",
+                place=str(path),
+                remedy="free some disk, or choose another runs_dir; then go on with --resume auto",
+            ) from error
+
+    def remove(self, group_ids: Iterable[int]) -> None:
+        """Forgets groups; those that it does not have are passed over."""
+        for group_id in group_ids:
+            self._path(group_id).unlink(missing_ok=True)
+
+    def load(self) -> list[TrajectoryGroup]:
+        """All groups, in the order of their ids; torn files are removed and named in a warning."""
+        groups = []
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            group = _read(path)
+            if group is None:
+                logger.warning("the journal's %s is torn: its group will be generated again", path.name)
+                path.unlink()
+            else:
+                groups.append(group)
+        return groups
+
+    def _path(self, group_id: int) -> Path:
+        return self.folder / f"{group_id:010d}{SUFFIX}"
+
+
+def _read(path: Path) -> TrajectoryGroup | None:
+    content = path.read_bytes()
+    payload = content[8:]
+    if xxhash.xxh3_64_intdigest(payload) != int.from_bytes(content[:8], "little"):
+        return None
+    return msgspec.msgpack.decode(payload, type=TrajectoryGroup)

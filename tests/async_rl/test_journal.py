@@ -1,0 +1,76 @@
+"""The journal keeps what it was given, through a kill and past torn files."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from async_rl.errors import ResourceError
+from async_rl.journal import Journal
+from tests.async_rl.groups import make_group
+
+WRITER = """
+import sys
+from pathlib import Path
+from async_rl.journal import Journal
+from tests.async_rl.groups import make_group
+journal = Journal(Path(sys.argv[1]))
+for group_id in range(10**9):
+    journal.append(make_group(group_id, tuple(range(200))))
+    print(group_id, flush=True)
+"""
+
+
+def test_what_is_appended_is_loaded_until_it_is_removed(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    groups = [make_group(i, (0, i)) for i in range(5)]
+    for group in reversed(groups):
+        journal.append(group)
+    assert journal.load() == groups
+    journal.remove([1, 3, 99])
+    assert journal.load() == [groups[0], groups[2], groups[4]]
+
+
+def test_a_later_delivery_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.append(make_group(1, (0,)))
+    journal.append(make_group(1, (4,)))
+    assert journal.load() == [make_group(1, (4,))]
+
+
+@pytest.mark.parametrize("size", [0, 3, 8, 50])
+def test_a_torn_file_is_left_out_and_named(tmp_path: Path, size: int, caplog: pytest.LogCaptureFixture) -> None:
+    journal = Journal(tmp_path)
+    journal.append(make_group(1))
+    journal.append(make_group(2))
+    torn = tmp_path / "0000000001.group"
+    torn.write_bytes(torn.read_bytes()[:size])
+    assert journal.load() == [make_group(2)]
+    assert "0000000001.group is torn" in caplog.text
+    assert not torn.exists()
+
+
+def test_everything_that_was_appended_survives_kill_9(tmp_path: Path, repository: Path) -> None:
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=repository
+    )
+    assert writer.stdout is not None
+    for _ in range(30):
+        writer.stdout.readline()
+    time.sleep(0.01)
+    os.kill(writer.pid, signal.SIGKILL)
+    rest = writer.stdout.read().split()
+    writer.wait()
+    last = int(rest[-1]) if rest else 29
+    loaded = Journal(tmp_path).load()
+    assert [g.group_id for g in loaded][: last + 1] == list(range(last + 1))
+    assert all(g == make_group(g.group_id, tuple(range(200))) for g in loaded)
+
+
+def test_a_folder_that_is_gone_is_the_users_to_mend(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match=r"(?s)cannot keep.*--resume auto"):
+        Journal(tmp_path / "missing").append(make_group(0))
