@@ -1,0 +1,42 @@
+"""metrics.jsonl: a JSON object a record, for whoever would rather read than look.
+
+    {"step": 3, "time_s": 1764576000.0, "subject": "", "scalars": {"reward/mean": 0.5}, "histograms": {…}}
+
+JSON has no NaN: a number that is not finite is written as null.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from async_rl.tracking.record import Record
+
+
+class JsonlTracker:
+    """Appends; a resumed run goes on in the same file."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab")
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Writes whole lines, so that a reader never sees half of one."""
+        lines = [
+            msgspec.json.encode(
+                {
+                    "step": r.step,
+                    "time_s": r.time_s,
+                    "subject": r.subject,
+                    "scalars": {name: v if math.isfinite(v) else None for name, v in r.scalars.items()},
+                    "histograms": r.histograms,
+                }
+            )
+            for r in records
+        ]
+        self._file.write(b"".join(line + b"\n" for line in lines))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Ends the file."""
+        self._file.close()
