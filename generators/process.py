@@ -1,0 +1,93 @@
+"""The whole life of a generator's process: engine, rewards, connection, and the generator between them.
+
+Owns the order of their beginning and end. What a user can mend is found first, then the slow engine starts, and only a
+generator that can sample says hello: from there on the controller counts its silence.
+"""
+
+import os
+import socket
+import zlib
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from async_rl.channel.peer_socket import PeerSocket
+from async_rl.config.schema import RunConfig
+from async_rl.errors import ModelError
+from async_rl.protocol import SCHEMA_VERSION, Hello, Role
+from generators.generator import Generator
+from generators.group import Decode
+from generators.reward import RewardRunner
+from generators.vllm_environment import prepare_for_vllm
+
+
+async def run_generator(
+    config: RunConfig, *, index: int, address: str, cores: list[int] | None, incarnation: str, run_folder: Path
+) -> None:
+    """Serves the controller at `address` until its `End`; `incarnation` is new in every life of a process.
+
+    Raises a `UserError` for a reward function or a tokenizer that cannot be used, `ChannelError` where the controller
+    does not answer or refuses, and whatever the engine raises. In each case the process should end.
+    """
+    prepare_for_vllm(cores)
+    # Not at the top: vLLM reads its environment while it is imported.
+    from generators.vllm_engine import VllmEngine
+
+    async with AsyncExitStack() as cleanup:
+        decode = load_decode(Path(config.model.path))
+        rewards = RewardRunner(config.reward)
+        cleanup.callback(rewards.close)
+        engine = VllmEngine(config.model, config.generation, seed=_engine_seed(config.seed, incarnation))
+        cleanup.push_async_callback(engine.close)
+        await engine.start()
+        link = PeerSocket(address, _hello(index, incarnation), max_message_bytes=config.channel.max_message_mib * 2**20)
+        cleanup.callback(link.close)
+        await link.connect(config.channel.dead_after_s)
+        generator = Generator(
+            engine=engine,
+            rewards=rewards,
+            link=link,
+            decode=decode,
+            incarnation=incarnation,
+            group_size=config.generation.group_size,
+            max_concurrent=config.generation.max_concurrent,
+            max_retries=config.reward.max_retries,
+            heartbeat_s=config.channel.heartbeat_s,
+        )
+        await generator.run()
+
+
+def load_decode(model_folder: Path) -> Decode:
+    """How the model's tokenizer turns token ids into text, special tokens left out."""
+    path = model_folder / "tokenizer.json"
+    if not path.is_file():
+        raise ModelError(
+            f"there is no {path}",
+            place="model.path",
+            remedy="save the model's tokenizer there in its fast form (`PreTrainedTokenizerFast.save_pretrained`)",
+        )
+    tokenizer = Tokenizer.from_file(str(path))
+
+    def decode(token_ids: Sequence[int]) -> str:
+        text: str = tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        return text
+
+    return decode
+
+
+def _hello(index: int, incarnation: str) -> Hello:
+    return Hello(
+        schema_version=SCHEMA_VERSION,
+        role=Role.GENERATOR,
+        name=f"generator-{index}",
+        incarnation=incarnation,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+    )
+
+
+def _engine_seed(seed: int, incarnation: str) -> int:
+    """Another one for every life of every generator: two that sample alike would waste half of the work."""
+    return zlib.crc32(f"{seed}/{incarnation}".encode())

@@ -1,0 +1,174 @@
+"""vLLM as an `Engine`: samples in a process of its own, takes new weights between two of its steps.
+
+Owns vLLM's arguments, the order of an update, and the cut between requests before and after it. Knows nothing of
+leases, rewards or sockets. Call `prepare_for_vllm` before this module is imported.
+
+An update, while requests are running:
+
+    stage      the worker copies and verifies the version in a thread; generation goes on
+    close      new requests wait from here on, so that none carries the old version's salt into the new version
+    pause      the engine stands still between two steps; `recompute` also drops every key and value
+    load       parameters are overwritten in place
+    label      tokens carry the new version from here on
+    resume     `recompute`: running requests are prefilled again under the new weights, and go on
+               `keep`: they go on over their old keys and values
+    open       new requests carry the new version's salt: they share no prefix with older versions
+
+Whatever fails between close and open ends the engine: half-loaded weights never sample.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import msgspec
+from vllm import AsyncEngineArgs, SamplingParams
+from vllm.exceptions import VLLMClientError
+from vllm.inputs.engine import tokens_input
+from vllm.outputs import CompletionOutput
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from async_rl.config.schema import GenerationConfig, KvOnUpdate, ModelConfig
+from async_rl.errors import WeightsError
+from async_rl.protocol import FinishReason, Sampling, VersionSpan, WeightManifest
+from generators.engine import NO_VERSION, RequestRefused, Sample, UpdateTiming
+
+# A poll costs the engine about as much as a token; small versions are read within the first interval.
+_POLL_S = 0.01
+
+
+class VllmEngine:
+    """One AsyncLLM; see `Engine` for the contract.
+
+    `seed` should differ between engines and between their lives: requests carry none of their own, since on CPUs
+    one together with chunked prefill ends vLLM.
+    """
+
+    def __init__(self, model: ModelConfig, generation: GenerationConfig, *, seed: int) -> None:
+        self._arguments = _engine_arguments(model, generation, seed)
+        self._drops_kv = generation.kv_on_update is KvOnUpdate.recompute
+        self._llm: AsyncLLM | None = None
+        self._active_version = NO_VERSION
+        self._paused_s = 0.0
+        self._is_open = asyncio.Event()
+
+    @property
+    def active_version(self) -> int:
+        return self._active_version
+
+    @property
+    def paused_s(self) -> float:
+        return self._paused_s
+
+    async def start(self) -> None:
+        """See `Engine`. Holds up the event loop for as long as vLLM takes."""
+        self._llm = AsyncLLM.from_engine_args(self._arguments)
+        await self._llm.update_weight_version(str(NO_VERSION))
+        # Asked once here, so that submitting a request has no point at which an update can come between.
+        await self._llm.get_supported_tasks()
+        self._is_open.set()
+
+    async def generate(self, request_id: str, prompt_token_ids: Sequence[int], sampling: Sampling) -> Sample:
+        await self._is_open.wait()
+        # Already rendered: raw prompts take a detour through a thread.
+        prompt = tokens_input(list(prompt_token_ids), cache_salt=str(self._active_version))
+        final = None
+        try:
+            async for output in self._engine.generate(prompt, _to_sampling_params(sampling), request_id):
+                final = output.outputs[0]
+        except VLLMClientError as error:
+            raise RequestRefused(str(error)) from error
+        assert final is not None
+        return _to_sample(final)
+
+    async def update_weights(self, manifest: WeightManifest) -> UpdateTiming:
+        started = time.monotonic()
+        await self._stage(manifest)
+        transfer_s = time.monotonic() - started
+        return UpdateTiming(transfer_s=transfer_s, pause_s=await self._activate(manifest.version))
+
+    async def _stage(self, manifest: WeightManifest) -> None:
+        await self._engine.collective_rpc("begin_staging", args=(msgspec.msgpack.encode(manifest),))
+        while True:
+            polls: list[tuple[bool, str]] = await self._engine.collective_rpc("poll_staging")
+            if all(done for done, _ in polls):
+                break
+            await asyncio.sleep(_POLL_S)
+        for _, problem in polls:
+            if problem:
+                raise WeightsError(problem)
+
+    async def _activate(self, version: int) -> float:
+        llm = self._engine
+        started = time.monotonic()
+        self._is_open.clear()
+        try:
+            # `AsyncLLM.pause_generation` adds a sleep of 20 ms, for callers who want all earlier outputs by then.
+            await llm.engine_core.pause_scheduler_async(mode="keep", clear_cache=self._drops_kv)
+            await llm.collective_rpc("load_staged")
+            await llm.update_weight_version(str(version))
+            await llm.resume_generation()
+        except BaseException:
+            await self.close()
+            raise
+        finally:
+            self._is_open.set()
+            pause_s = time.monotonic() - started
+            self._paused_s += pause_s
+        self._active_version = version
+        return pause_s
+
+    async def close(self) -> None:
+        if self._llm is not None:
+            self._llm.shutdown()
+            self._llm = None
+
+    @property
+    def _engine(self) -> AsyncLLM:
+        assert self._llm is not None, "the engine has not been started, or has ended"
+        return self._llm
+
+
+def _engine_arguments(model: ModelConfig, generation: GenerationConfig, seed: int) -> AsyncEngineArgs:
+    return AsyncEngineArgs(
+        model=model.path,
+        dtype=str(model.dtype),
+        seed=seed,
+        max_model_len=generation.max_model_len,
+        max_num_seqs=generation.max_concurrent,
+        kv_cache_memory_bytes=int(generation.kv_cache_gib * 2**30),
+        enforce_eager=True,
+        # μ is of the distribution that was sampled from: temperature, top-p and top-k included.
+        logprobs_mode="processed_logprobs",
+        enable_prefix_caching=True,
+        # A long prompt shares its steps with tokens of other requests, instead of holding them up.
+        enable_chunked_prefill=True,
+        disable_log_stats=True,
+        enable_log_requests=False,
+        worker_extension_cls="generators.vllm_worker.WeightLoader",
+    )
+
+
+def _to_sampling_params(sampling: Sampling) -> SamplingParams:
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        max_tokens=sampling.max_tokens,
+        # 0: of the sampled token alone.
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def _to_sample(output: CompletionOutput) -> Sample:
+    assert output.weight_versions is not None and output.logprobs is not None, output
+    return Sample(
+        token_ids=list(output.token_ids),
+        logprobs=list(output.logprobs.logprobs),
+        spans=[VersionSpan(version=int(s.version), start=s.start, end=s.end) for s in output.weight_versions],
+        finish_reason=FinishReason(output.finish_reason),
+    )

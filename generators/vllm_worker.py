@@ -1,0 +1,75 @@
+"""What the worker of vLLM can do beyond vLLM: stage a published version and load it in place.
+
+vLLM imports this module in the engine's own process, before it builds the model, and mixes `WeightLoader` into its
+worker; the engine calls the methods by name. Only bytes, strings and numbers survive that way.
+"""
+
+import multiprocessing
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import msgspec
+import torch
+import vllm._custom_ops
+
+from async_rl.protocol import WeightManifest
+from async_rl.weights.shm import ShmWeightSubscriber
+from generators.lifeline import end_with
+from generators.weight_stage import WeightStage
+
+
+class LoadableModel(Protocol):
+    """What vLLM's models have."""
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        """Copies tensors, by their Hugging Face names, into the parameters; returns the parameters' own names."""
+        ...
+
+    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Every parameter once, shared ones by their first name."""
+        ...
+
+
+class VllmWorker(Protocol):
+    """The worker as the extension sees it."""
+
+    weight_stage: WeightStage
+
+    def get_model(self) -> LoadableModel:
+        """The model that this worker runs."""
+        ...
+
+
+class WeightLoader:
+    """Methods of the worker; see `VllmEngine.update_weights` for the order of the calls."""
+
+    # A worker never calls the constructors of its extensions, and a process has one worker.
+    weight_stage = WeightStage(ShmWeightSubscriber())
+
+    def begin_staging(self, manifest: bytes) -> None:
+        """Starts to read and verify a version, beside generation."""
+        self.weight_stage.begin(msgspec.msgpack.decode(manifest, type=WeightManifest))
+
+    def poll_staging(self) -> tuple[bool, str]:
+        """See `WeightStage.poll`."""
+        return self.weight_stage.poll()
+
+    def load_staged(self: VllmWorker) -> None:
+        """Overwrites the model's parameters. The engine must stand still, and must not go on if this raises."""
+        model = self.get_model()
+        loaded = model.load_weights(self.weight_stage.take())
+        missing = {name for name, _ in model.named_parameters()} - loaded
+        if missing:
+            raise ValueError(f"the published version has no {', '.join(sorted(missing))}")
+
+
+def _prepare_engine_process() -> None:
+    # oneDNN packs weights into a layout of its own, which loading in place would miss.
+    vllm._custom_ops._supports_onednn = False
+    parent = multiprocessing.parent_process()
+    assert parent is not None and parent.pid is not None, "this module belongs into the process of an engine"
+    # vLLM's engine outlives a client that was killed, and keeps its core and its memory.
+    end_with(parent.pid)
+
+
+_prepare_engine_process()
