@@ -37,7 +37,7 @@ from async_rl.protocol import (
     Withdraw,
 )
 from generators.engine import Engine
-from generators.group import Decode, GroupSampler, GroupUnfinished
+from generators.group import Decode, GroupSampler, GroupUnfinished, first_leaf
 from generators.link import ControllerLink
 from generators.outbox import Outbox
 from generators.reward import RewardRunner
@@ -101,9 +101,9 @@ class Generator:
                 await self._serve(tasks)
                 for task in [*helpers, *self._groups.values()]:
                     task.cancel()
-        except BaseExceptionGroup as group:
+        except BaseExceptionGroup as failures:
             # All the others were cancelled because of the first.
-            raise group.exceptions[0] from group
+            raise first_leaf(failures) from failures
 
     async def _serve(self, tasks: asyncio.TaskGroup) -> None:
         while True:

@@ -54,9 +54,10 @@ class GroupSampler:
                 for index in range(lease.group_size):
                     name = f"sample-{lease.group_id}.{lease.attempt}.{index}"
                     tasks.append(samples.create_task(self._sample_one(lease, index, reservation), name=name))
-        except* GroupUnfinished as unfinished:
-            # One sample's reason is enough; its siblings are cancelled by then.
-            raise _first(unfinished) from None
+        except BaseExceptionGroup as failures:
+            # Siblings are cancelled by then. One reason is enough, and a failure of the engine outweighs the others.
+            _, grave = failures.split(GroupUnfinished)
+            raise first_leaf(grave or failures) from failures
         return TrajectoryGroup(
             group_id=lease.group_id,
             attempt=lease.attempt,
@@ -107,9 +108,9 @@ class GroupSampler:
         )
 
 
-def _first(group: BaseExceptionGroup[GroupUnfinished]) -> GroupUnfinished:
-    error: BaseException = group
+def first_leaf(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first failure of a task group, out of the groups that it may be nested in."""
+    error: BaseException = failures
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    assert isinstance(error, GroupUnfinished)
     return error
