@@ -1,0 +1,6 @@
+"""The training backend on Megatron-core: the only importer of `megatron`."""
+
+import warnings
+
+# Each says that a package for GPUs is not installed, or that an option which we leave alone has a new name.
+warnings.filterwarnings("ignore", category=UserWarning, module=r"megatron\.core")

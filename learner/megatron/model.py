@@ -1,0 +1,138 @@
+"""A Megatron GPT model in the shape of a Hugging Face one.
+
+Owns the translation of a shape to Megatron's config and layer spec, and the weights' way in and out.
+Knows nothing of files, optimizers or losses.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import cast
+
+import torch
+from megatron.core.distributed import finalize_model_grads
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_layer_local_spec,
+    get_gpt_layer_with_transformer_engine_spec,
+)
+from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.transformer import ModuleSpec, TransformerConfig
+
+from learner.megatron import names, runtime
+from learner.megatron.attention import SegmentAttention
+from learner.model_shape import ModelShape
+from learner.packing import PackedSequences
+
+
+def build_model(shape: ModelShape, dtype: torch.dtype) -> GPTModel:
+    """A model whose weights are not yet set: `load_weights` is to follow."""
+    model = GPTModel(
+        config=_transformer_config(shape, dtype),
+        transformer_layer_spec=_layer_spec(shape),
+        vocab_size=shape.vocab_size,
+        max_sequence_length=shape.max_positions,
+        share_embeddings_and_output_weights=shape.tie_embeddings,
+        position_embedding_type="rope",
+        rotary_base=shape.rope_theta,
+    )
+    # Megatron knows Llama 3's scaling with fixed constants only.
+    model.rotary_pos_emb.inv_freq = torch.tensor(shape.rope_frequencies, device=runtime.device())
+    # Local norms are made in float32 whatever the config says.
+    return model.to(device=runtime.device(), dtype=dtype)
+
+
+def forward(model: Callable[..., torch.Tensor], sequences: PackedSequences) -> torch.Tensor:
+    """Logits [1, T, V] of a micro-batch; on all but the last pipeline stage hidden states instead."""
+    device = runtime.device()
+    bounds = sequences.cu_seqlens.to(device)
+    return model(
+        input_ids=sequences.token_ids.to(device)[None],
+        position_ids=sequences.position_ids.to(device)[None],
+        attention_mask=None,
+        packed_seq_params=PackedSeqParams(
+            qkv_format="thd",
+            cu_seqlens_q=bounds,
+            cu_seqlens_kv=bounds,
+            max_seqlen_q=sequences.max_seqlen,
+            max_seqlen_kv=sequences.max_seqlen,
+        ),
+    )
+
+
+@torch.no_grad()
+def load_weights(model: GPTModel, shape: ModelShape, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Sets every parameter from Hugging Face tensors, of which none may be missing."""
+    parameters = dict(model.named_parameters())
+    for weight in names.weights_of(shape, use_te=runtime.USE_TE):
+        merged = names.merge(weight, [tensors[name] for name in weight.hugging_face], shape)
+        parameter = parameters.pop(weight.megatron)
+        assert parameter.shape == merged.shape, (weight, parameter.shape, merged.shape)
+        parameter.copy_(merged)
+    assert not parameters, sorted(parameters)
+
+
+def named_weights(
+    model: GPTModel, shape: ModelShape, value: Callable[[torch.nn.Parameter], torch.Tensor]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """`value` of each parameter (itself, its gradient, …) in Hugging Face names and layout."""
+    parameters = dict(model.named_parameters())
+    for weight in names.weights_of(shape, use_te=runtime.USE_TE):
+        yield from names.split(weight, value(parameters[weight.megatron]).detach(), shape)
+
+
+def _transformer_config(shape: ModelShape, dtype: torch.dtype) -> TransformerConfig:
+    return TransformerConfig(
+        num_layers=shape.num_layers,
+        hidden_size=shape.hidden_size,
+        num_attention_heads=shape.num_heads,
+        num_query_groups=shape.num_kv_heads,
+        kv_channels=shape.head_dim,
+        ffn_hidden_size=shape.intermediate_size,
+        normalization="RMSNorm",
+        layernorm_epsilon=shape.norm_eps,
+        qk_layernorm=shape.qk_norm,
+        gated_linear_unit=True,
+        activation_func=torch.nn.functional.silu,
+        add_bias_linear=False,
+        add_qkv_bias=shape.qkv_bias,
+        attention_dropout=0.0,
+        hidden_dropout=0.0,
+        # Fusions need CUDA.
+        bias_activation_fusion=False,
+        bias_dropout_fusion=False,
+        masked_softmax_fusion=False,
+        persist_layer_norm=False,
+        apply_rope_fusion=False,
+        gradient_accumulation_fusion=False,
+        # Weights always come from a folder.
+        perform_initialization=False,
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        bf16=dtype == torch.bfloat16,
+        variable_seq_lengths=True,
+        # The default refuses variable lengths, even where there are no experts.
+        moe_token_dispatcher_type="alltoall",
+        # The schedule then leaves losses undivided, and data parallel ranks add up: a loss of ours is
+        # already divided by the normaliser of the whole batch.
+        calculate_per_token_loss=True,
+        finalize_model_grads_func=_finalize_grads,
+    )
+
+
+def _finalize_grads(
+    chunks: list[torch.nn.Module],
+    num_tokens: torch.Tensor,
+    *,
+    pg_collection: ProcessGroupCollection,
+    force_all_reduce: bool,
+) -> None:
+    # Without a token count, since it would be divided by.
+    finalize_model_grads(chunks, None, pg_collection=pg_collection, force_all_reduce=force_all_reduce)
+
+
+def _layer_spec(shape: ModelShape) -> ModuleSpec:
+    if runtime.USE_TE:
+        return get_gpt_layer_with_transformer_engine_spec(qk_layernorm=shape.qk_norm)
+    spec = get_gpt_layer_local_spec(qk_layernorm=shape.qk_norm, normalization="RMSNorm")
+    spec.submodules.self_attention.submodules.core_attention = SegmentAttention
+    return cast(ModuleSpec, spec)

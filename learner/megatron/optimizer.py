@@ -1,0 +1,93 @@
+"""Megatron's distributed AdamW and its learning-rate schedule, from our options.
+
+Owns the translation of `OptimizerConfig` and one guarded update. Knows nothing of losses or models.
+"""
+
+import math
+
+import torch
+from megatron.core.distributed import DistributedDataParallel
+from megatron.core.optimizer import MegatronOptimizer, get_megatron_optimizer
+from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
+from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+from async_rl.config.schema import OptimizerConfig
+
+# What a parameter group has from the config; its learning rate is the schedule's.
+_OPTIONS = ("max_lr", "min_lr", "betas", "eps")
+
+
+class GuardedOptimizer:
+    """An update that either happens whole or not at all."""
+
+    def __init__(self, model: DistributedDataParallel, config: OptimizerConfig, *, num_steps: int) -> None:
+        self.clip_grad_norm = config.clip_grad_norm
+        self.optimizer: MegatronOptimizer = get_megatron_optimizer(
+            MegatronOptimizerConfig(
+                optimizer="adam",
+                lr=config.lr,
+                min_lr=config.min_lr,
+                weight_decay=config.weight_decay,
+                adam_beta1=config.beta1,
+                adam_beta2=config.beta2,
+                adam_eps=config.eps,
+                clip_grad=config.clip_grad_norm,
+                bf16=model.config.bf16,
+                params_dtype=model.config.params_dtype,
+                use_distributed_optimizer=True,
+            ),
+            [model],
+        )
+        self.scheduler = _scheduler(self.optimizer, config, num_steps)
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the next step."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def step(self, loss: float) -> tuple[float, bool]:
+        """Updates the weights from the gradients at hand, unless these or the loss are not finite.
+
+        Returns:
+            The gradient's norm before clipping, and whether the update happened.
+        """
+        self.optimizer.prepare_grads()
+        grad_norm = float(self.optimizer.get_grad_norm())
+        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+            return grad_norm, False
+        if self.clip_grad_norm > 0.0:
+            clip_grad_by_total_norm_fp32(self.optimizer.get_parameters(), self.clip_grad_norm, grad_norm)
+        self.optimizer.step_with_ready_grads()
+        self.scheduler.step(1)
+        return grad_norm, True
+
+    @torch.no_grad()
+    def load_state(self, optimizer: dict[str, object], scheduler: dict[str, object]) -> None:
+        """Takes back moments, main weights and counters; the options stay those of this run's config."""
+        options = [{name: group[name] for name in _OPTIONS} for group in self.optimizer.param_groups]
+        self.optimizer.load_state_dict(optimizer)
+        for group, kept in zip(self.optimizer.param_groups, options, strict=True):
+            group.update(kept)
+        self.scheduler.load_state_dict(scheduler)
+
+
+def _scheduler(optimizer: MegatronOptimizer, config: OptimizerConfig, num_steps: int) -> OptimizerParamScheduler:
+    # Megatron's first step of a warm-up has learning rate 0 and does nothing. Starting one step further
+    # on the same line, the first step takes lr / warmup_steps and step `warmup_steps` takes lr.
+    warmup_steps = max(config.warmup_steps - 1, 0)
+    return OptimizerParamScheduler(
+        optimizer,
+        init_lr=config.lr / max(config.warmup_steps, 1),
+        max_lr=config.lr,
+        min_lr=config.min_lr,
+        lr_warmup_steps=warmup_steps,
+        lr_decay_steps=max(num_steps, warmup_steps + 1),
+        lr_decay_style=config.schedule.value,
+        start_wd=config.weight_decay,
+        end_wd=config.weight_decay,
+        wd_incr_steps=0,
+        wd_incr_style="constant",
+        use_checkpoint_opt_param_scheduler=False,
+        override_opt_param_scheduler=True,
+    )

@@ -1,0 +1,148 @@
+"""What a Hugging Face config says of a decoder: its sizes, and whether this project can train it.
+
+Owns the list of supported architectures and the reading of `config.json`. Knows nothing of weights, of
+files beside the config, or of any training library.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, PretrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from async_rl.errors import ModelError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """What sets one of the Llama-like decoders apart: RMSNorm, RoPE, grouped queries and SwiGLU they share."""
+
+    qk_norm: bool
+    """RMSNorm over the head size of queries and keys."""
+    qkv_bias: bool
+    """Biases on the query, key and value projections."""
+
+
+ARCHITECTURES = {
+    "LlamaForCausalLM": Architecture(qk_norm=False, qkv_bias=False),
+    "Qwen2ForCausalLM": Architecture(qk_norm=False, qkv_bias=True),
+    "Qwen3ForCausalLM": Architecture(qk_norm=True, qkv_bias=False),
+}
+"""To add one: an entry here, its tensors in `learner.megatron.names`, its row in the parity tests."""
+
+# The others change with the length of the sequence, or scale attention too.
+_ROPE_TYPES = ("default", "linear", "llama3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """A decoder's sizes, in the words of `config.schema.NewModel`."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    max_positions: int
+    norm_eps: float
+    tie_embeddings: bool
+    qk_norm: bool
+    qkv_bias: bool
+    rope_theta: float
+    rope_frequencies: tuple[float, ...]
+    """`head_dim` / 2 inverse frequencies, float32, scaling applied."""
+
+
+def read_shape(folder: Path) -> ModelShape:
+    """The shape of the model in a folder; a `ModelError` where it is unreadable or cannot be trained."""
+    config = _read_config(folder)
+    architecture = _architecture(config, folder)
+    _refuse_variants(config, folder)
+    num_heads, hidden_size = config.num_attention_heads, config.hidden_size
+    return ModelShape(
+        architecture=config.architectures[0],
+        vocab_size=config.vocab_size,
+        hidden_size=hidden_size,
+        num_layers=config.num_hidden_layers,
+        num_heads=num_heads,
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=_head_dim(config),
+        intermediate_size=config.intermediate_size,
+        max_positions=config.max_position_embeddings,
+        norm_eps=config.rms_norm_eps,
+        tie_embeddings=config.tie_word_embeddings,
+        qk_norm=architecture.qk_norm,
+        qkv_bias=architecture.qkv_bias,
+        rope_theta=config.rope_parameters["rope_theta"],
+        rope_frequencies=tuple(_rope_frequencies(config).tolist()),
+    )
+
+
+def _read_config(folder: Path) -> PretrainedConfig:
+    if not (folder / "config.json").is_file():
+        raise ModelError(
+            "there is no config.json, so this is not a Hugging Face model",
+            place=str(folder),
+            remedy="name a folder with config.json, safetensors and tokenizer files",
+        )
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(
+            f"config.json cannot be read: {first_line}",
+            place=str(folder / "config.json"),
+            remedy=f"give the config of one of {', '.join(ARCHITECTURES)}",
+        ) from error
+
+
+def _architecture(config: PretrainedConfig, folder: Path) -> Architecture:
+    names = config.architectures or []
+    if len(names) != 1 or names[0] not in ARCHITECTURES:
+        raise ModelError(
+            f"architectures={names} is not supported",
+            place=str(folder / "config.json"),
+            remedy=f"use one of {', '.join(ARCHITECTURES)}; to add one, begin at learner/model_shape.py",
+        )
+    return ARCHITECTURES[names[0]]
+
+
+def _refuse_variants(config: PretrainedConfig, folder: Path) -> None:
+    fields = config.to_dict()
+    rope_type = fields["rope_parameters"]["rope_type"]
+    layer_types = set(fields.get("layer_types") or ["full_attention"])
+    variants = {
+        f"hidden_act={config.hidden_act!r}": config.hidden_act != "silu",
+        "attention_bias=true": fields.get("attention_bias", False),
+        "mlp_bias=true": fields.get("mlp_bias", False),
+        f"layer_types={sorted(layer_types)}": layer_types != {"full_attention"},
+        f"rope_type={rope_type!r}": rope_type not in _ROPE_TYPES,
+        "a quantised model": fields.get("quantization_config") is not None,
+    }
+    for variant, is_there in variants.items():
+        if is_there:
+            raise ModelError(
+                f"{variant} is not supported",
+                place=str(folder / "config.json"),
+                remedy="use a dense model with full attention, SwiGLU without biases, "
+                f"and a rope_type of {', '.join(_ROPE_TYPES)}",
+            )
+
+
+def _head_dim(config: PretrainedConfig) -> int:
+    head_dim = config.to_dict().get("head_dim")
+    return int(head_dim or config.hidden_size // config.num_attention_heads)
+
+
+def _rope_frequencies(config: PretrainedConfig) -> torch.Tensor:
+    rope = config.rope_parameters
+    if rope["rope_type"] == "default":
+        head_dim = _head_dim(config)
+        return 1.0 / (rope["rope_theta"] ** (torch.arange(0, head_dim, 2, dtype=torch.float) / head_dim))
+    frequencies, attention_factor = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, torch.device("cpu"))
+    assert attention_factor == 1.0, attention_factor
+    return frequencies
