@@ -1,0 +1,151 @@
+"""The learner: takes batches, makes versions, hands out weights, and never waits for a generator.
+
+    source.next_batch(v) ──► TrainingBatch ──► updater.score ──► updater.update ──► version v + 1
+                                                                                      │
+      publisher.publish(v + 1) ◄── backend.named_weights, every `weights.publish_every` ◄┤  first: generators wait
+      source.commit(v + 1, metrics) ◄────────────────────────────────────────────────────┤  then the ledger
+      backend.save ──► source.complete_checkpoint, every `checkpoint.every` ◄────────────┘
+
+Owns this order and the times it takes. Knows no controller, no generator and no transport: they stand behind
+Protocols. What a step computes is the updater's business.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from async_rl.config.schema import OverBound, RunConfig
+from async_rl.errors import NonFiniteError
+from async_rl.protocol import Batch, End, StepMetrics
+from async_rl.weights.transport import WeightPublisher
+from learner.backend import TrainBackend
+from learner.batch import TrainingBatch
+from learner.batch_source import BatchSource
+from learner.metrics import step_metrics
+from learner.update import UpdateOutcome, Updater
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Stopwatch:
+    """Seconds by phase of one step."""
+
+    clock: Callable[[], float]
+    last_s: float
+
+    def lap(self) -> float:
+        """Since the last lap."""
+        now_s = self.clock()
+        elapsed_s, self.last_s = now_s - self.last_s, now_s
+        return elapsed_s
+
+
+class Learner:
+    """`run` returns when the source says that the run is over."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        backend: TrainBackend,
+        reference: TrainBackend | None,
+        publisher: WeightPublisher,
+        source: BatchSource,
+        run_folder: Path,
+        version: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._config = config
+        self._backend = backend
+        self._updater = Updater(
+            backend,
+            reference,
+            learner=config.learner,
+            objective=config.objective,
+            correction=config.correction,
+            temperature=config.generation.temperature,
+        )
+        self._publisher = publisher
+        self._source = source
+        self._run_folder = run_folder
+        self._version = version
+        self._clock = clock
+        self._skipped_in_a_row = 0
+        self._saved_version: int | None = None
+
+    def run(self) -> None:
+        """Trains to the end, then exports the model.
+
+        Raises:
+            NonFiniteError: more than `learner.max_skipped` steps in a row had to be skipped.
+        """
+        self._publish()
+        while True:
+            watch = Stopwatch(self._clock, self._clock())
+            answer = self._source.next_batch(self._version)
+            if isinstance(answer, End):
+                break
+            self._train(answer, wait_s=watch.lap(), watch=watch)
+        logger.info("the run is over: %s", answer.reason)
+        if answer.checkpoint:
+            self._checkpoint()
+        self._backend.export(self._run_folder / "model")
+
+    def _train(self, received: Batch, *, wait_s: float, watch: Stopwatch) -> None:
+        staleness = self._config.staleness
+        mask_above = staleness.max if staleness.over_bound is OverBound.mask else None
+        batch = TrainingBatch.build(received, mask_above=mask_above)
+        scores = self._updater.score(batch)
+        score_s = watch.lap()
+        outcome = self._updater.update(batch, scores)
+        update_s = watch.lap()
+        self._count_skipped(outcome)
+        self._version += 1
+        if self._version % self._config.weights.publish_every == 0 or self._version == self._config.steps:
+            self._publish()
+        publish_s = watch.lap()
+        metrics = step_metrics(batch, scores, outcome)
+        times = {
+            "learner/wait_s": wait_s,
+            "learner/score_s": score_s,
+            "learner/update_s": update_s,
+            "learner/publish_s": publish_s,
+            "learner/metrics_s": watch.lap(),
+        }
+        self._commit(metrics, times)
+        every = self._config.checkpoint.every
+        if every and self._version % every == 0:
+            self._checkpoint()
+
+    def _commit(self, metrics: StepMetrics, times: dict[str, float]) -> None:
+        step_s = sum(times.values()) - times["learner/wait_s"]
+        scalars = metrics.scalars | times | {"learner/step_s": step_s}
+        self._source.commit(self._version, msgspec.structs.replace(metrics, scalars=scalars))
+
+    def _publish(self) -> None:
+        self._source.publish(self._publisher.publish(self._version, self._backend.named_weights()))
+
+    def _checkpoint(self) -> None:
+        if self._saved_version == self._version:
+            return
+        folder = self._run_folder / "checkpoints" / f".writing-{self._version:08d}"
+        self._backend.save(folder / "learner")
+        self._source.complete_checkpoint(self._version, folder)
+        self._saved_version = self._version
+
+    def _count_skipped(self, outcome: UpdateOutcome) -> None:
+        for step in outcome.steps:
+            self._skipped_in_a_row = self._skipped_in_a_row + 1 if step.skipped else 0
+            if step.skipped:
+                logger.warning("version %d: a step with loss %g was skipped", self._version, step.loss)
+            if self._skipped_in_a_row > self._config.learner.max_skipped:
+                raise NonFiniteError(
+                    f"{self._skipped_in_a_row} steps in a row had a loss or gradients that are not finite "
+                    f"(learner.max_skipped={self._config.learner.max_skipped}), the last at version {self._version}: "
+                    "lower learner.optimizer.lr or staleness.depth, and resume from the last checkpoint"
+                )

@@ -1,0 +1,74 @@
+"""A learner process from start to end: backend, weights, connection, loop.
+
+Owns what is built and closed in which order. The supervisor that starts the process is not known here.
+"""
+
+import os
+import socket
+from pathlib import Path
+
+from async_rl.channel.peer_socket import BlockingPeerSocket
+from async_rl.config.schema import RunConfig
+from async_rl.protocol import SCHEMA_VERSION, Hello, Role
+from async_rl.weights.shm import ShmWeightPublisher
+from learner.batch_source import ControllerBatchSource
+from learner.learner import Learner
+from learner.megatron.backend import MegatronBackend
+
+CONNECT_TIMEOUT_S = 60.0
+
+
+def run_learner(
+    config: RunConfig, *, address: str, incarnation: str, run_folder: Path, run_id: str, checkpoint: Path | None
+) -> None:
+    """Trains until the controller says that the run is over.
+
+    Args:
+        config: the run.
+        address: of the controller.
+        incarnation: of this process.
+        run_folder: where checkpoints and the exported model go.
+        run_id: names the shared memory.
+        checkpoint: where to go on from; None begins with the model's own weights.
+    """
+    backend = MegatronBackend(
+        config.model,
+        config.learner.optimizer,
+        num_steps=config.steps * config.learner.epochs * config.learner.mini_batches,
+        seed=config.seed,
+        num_threads=config.learner.num_threads,
+    )
+    version = 0
+    if checkpoint is not None:
+        backend.load(checkpoint / "learner")
+        version = int(checkpoint.name)
+    reference = None
+    if config.objective.kl_coef > 0:
+        reference = MegatronBackend(
+            config.model, None, num_steps=0, seed=config.seed, num_threads=config.learner.num_threads
+        )
+    hello = Hello(
+        schema_version=SCHEMA_VERSION,
+        role=Role.LEARNER,
+        name="learner-0",
+        incarnation=incarnation,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+    )
+    peer = BlockingPeerSocket(address, hello, max_message_bytes=config.channel.max_message_mib << 20)
+    publisher = ShmWeightPublisher(run_id)
+    try:
+        peer.connect(CONNECT_TIMEOUT_S)
+        Learner(
+            config,
+            backend=backend,
+            reference=reference,
+            publisher=publisher,
+            source=ControllerBatchSource(peer),
+            run_folder=run_folder,
+            version=version,
+        ).run()
+    finally:
+        publisher.close()
+        peer.close()
+        backend.close()
