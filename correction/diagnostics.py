@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from correction.masked import masked_max, masked_mean, masked_share, masked_sum, zero_outside
-from correction.ratios import log_ratio, ratio
+from correction.masked import masked_max, masked_mean, masked_share, zero_outside
+from correction.ratios import excess, log_ratio
 from correction.weights import TokenWeights
 
 
@@ -67,17 +67,14 @@ def diagnose_weights(token_weights: TokenWeights, mask: Tensor) -> WeightDiagnos
 def policy_gap(rollout_logprobs: Tensor, proximal_logprobs: Tensor, mask: Tensor) -> PolicyGap:
     """Compares μ and π_prox on the tokens that μ sampled.
 
-    Estimators: Schulman, Approximating KL Divergence, http://joschu.net/blog/kl-approx.html.
-
     Args:
         rollout_logprobs: [T] log μ.
         proximal_logprobs: [T] log π_prox.
         mask: [T] bool.
     """
     mu, prox = rollout_logprobs.double(), proximal_logprobs.double()
-    clamped = log_ratio(prox, mu, mask)
     return PolicyGap(
         max_abs=float(masked_max((mu - prox).abs(), mask)),
         k1=float(masked_mean(mu - prox, mask)),
-        k3=float(masked_sum(ratio(clamped) - 1 - clamped, mask) / mask.sum().clamp(min=1)),
+        k3=float(masked_mean(excess(log_ratio(prox, mu, mask)), mask)),
     )

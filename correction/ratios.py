@@ -41,3 +41,12 @@ def log_ratio(numerator: Tensor, denominator: Tensor, mask: Tensor) -> Tensor:
 def ratio(log_ratios: Tensor) -> Tensor:
     """p/q of clamped log-ratios, finite by construction."""
     return log_ratios.exp()
+
+
+def excess(log_ratios: Tensor) -> Tensor:
+    """e^x − 1 − x of clamped log-ratios: never negative, 0 for equal policies, exact near 0.
+
+    With x = log q/p and samples of p, its mean is KL(p‖q): the estimator k3 of Schulman, Approximating KL
+    Divergence, http://joschu.net/blog/kl-approx.html.
+    """
+    return (log_ratios.expm1() - log_ratios).clamp(min=0)

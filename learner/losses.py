@@ -20,7 +20,7 @@ from torch import Tensor
 
 from async_rl.config.schema import ObjectiveConfig
 from correction.masked import zero_outside
-from correction.ratios import at_least_float32, log_ratio, ratio
+from correction.ratios import at_least_float32, excess, log_ratio, ratio
 
 
 class Surrogate(NamedTuple):
@@ -113,11 +113,8 @@ KLFunction = Callable[[Tensor], Tensor]
 
 
 def kl_k3(log_ratios: Tensor) -> Tensor:
-    """e^−d + d − 1 with d = log π/reference, at most `KL_BOUND`: unbiased under π and never negative.
-
-    Schulman, Approximating KL Divergence, http://joschu.net/blog/kl-approx.html.
-    """
-    return (ratio(-log_ratios) + log_ratios - 1).clamp(max=KL_BOUND)
+    """e^−d + d − 1 with d = log π/reference, at most `KL_BOUND`: unbiased under π and never negative."""
+    return excess(-log_ratios).clamp(max=KL_BOUND)
 
 
 KL_ESTIMATORS: dict[str, KLFunction] = {"k3": kl_k3}

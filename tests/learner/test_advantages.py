@@ -14,9 +14,7 @@ from tests.golden import Golden, golden_cases, golden_differences
 NAMES = ("grpo", "grpo_vectorized")
 CASES = [*golden_cases("advantage", *NAMES), *golden_differences("advantage", *NAMES)]
 
-samples = st.lists(
-    st.tuples(st.integers(0, 4), st.floats(-100, 100), st.booleans()), min_size=1, max_size=24
-)
+samples = st.lists(st.tuples(st.integers(0, 4), st.floats(-100, 100), st.booleans()), min_size=1, max_size=24)
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
