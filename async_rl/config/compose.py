@@ -1,0 +1,173 @@
+"""From a YAML file and `key=value` overrides to a checked config tree.
+
+Owns Hydra and OmegaConf, whose containers nobody else sees, and the translation of what they refuse.
+Must not know what the options mean: their ranges stand in `schema`, their contradictions in `rules`.
+
+A config file begins with `defaults: [run_schema, _self_]` (`sft_schema` for `async-rl sft`), or with the
+name of a file beside it which does. It may lie anywhere; its groups are folders next to it.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.base import Container
+from omegaconf.errors import OmegaConfBaseException
+
+from async_rl.config.option import check_ranges
+from async_rl.config.rules import check_run
+from async_rl.config.schema import RunConfig, SftConfig
+from async_rl.config.sft_rules import check_sft
+from async_rl.config.source import broken_yaml, check_source, line_of, no_schema
+from async_rl.config.tree import RUN, SFT, Tree, expected, not_a_section
+from async_rl.errors import ConfigError
+
+
+def load_run_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config of `async-rl launch`: composed, typed, in range and free of contradictions.
+
+    Raises `ConfigError`, naming the value, the file's line or the override, and the remedy.
+    """
+    config = cast(RunConfig, _load(path.absolute(), overrides, RUN))
+    check_ranges(config)
+    check_run(config)
+    return config
+
+
+def load_sft_config(path: Path, overrides: Sequence[str] = ()) -> SftConfig:
+    """The config of `async-rl sft`; raises like `load_run_config`."""
+    config = cast(SftConfig, _load(path.absolute(), overrides, SFT))
+    check_ranges(config)
+    check_sft(config)
+    return config
+
+
+def dump_config(config: RunConfig | SftConfig) -> str:
+    """The config as YAML, which loads again to an equal tree."""
+    tree = RUN if isinstance(config, RunConfig) else SFT
+    return f"defaults: [{tree.schema_name}, _self_]\n{OmegaConf.to_yaml(OmegaConf.structured(config))}"
+
+
+def _load(path: Path, overrides: Sequence[str], tree: Tree) -> object:
+    check_source(path, tree)
+    for text in overrides:
+        _check_override(text, path.parent, tree)
+    _register(tree)
+    try:
+        with initialize_config_dir(str(path.parent), job_name="async_rl", version_base="1.3"):
+            composed = compose(path.stem, list(overrides))
+        if OmegaConf.get_type(composed) is not tree.kind:
+            raise no_schema(path, tree)
+        return OmegaConf.to_object(composed)
+    except yaml.YAMLError as error:
+        raise broken_yaml(path, error) from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _refusal(error, path, overrides, tree) from error
+
+
+def _register(tree: Tree) -> None:
+    """Makes the schema known to Hydra, as a tree that files may still write to."""
+    node = OmegaConf.structured(tree.kind)
+    _thaw(node)
+    ConfigStore.instance().store(tree.schema_name, node)
+
+
+def _thaw(node: DictConfig) -> None:
+    """Frozen dataclasses become read-only nodes, which no file could be merged into."""
+    node._set_flag("readonly", None)
+    for key in node:
+        child = node._get_node(key)
+        if isinstance(child, Container):
+            assert isinstance(child, DictConfig), key
+            _thaw(child)
+
+
+def _check_override(text: str, folder: Path, tree: Tree) -> None:
+    """Hydra takes `+a=1` and `~a` for keys that do not exist, and any key below `hydra`."""
+    override = _parse_override(text)
+    key, place = override.key_or_group, f"command line: {text}"
+    if override.type is not OverrideType.CHANGE or override.package is not None:
+        raise ConfigError(
+            f"`{text}` adds, moves or removes a key, and the keys are fixed", place=place, remedy=f"write {key}=VALUE"
+        )
+    if override.is_sweep_override():
+        raise ConfigError(
+            f"`{key}` is given several values at once",
+            place=place,
+            remedy=f"give one; text that holds a comma is quoted: '{key}=\"a,b\"'",
+        )
+    if key in tree.entries or (folder / key).is_dir():
+        return
+    if key not in tree.sections:
+        raise tree.unknown(key, place=place)
+    if not isinstance(override.value(), dict):
+        raise not_a_section(key, place=place)
+
+
+def _parse_override(text: str) -> Override:
+    place = f"command line: {text}"
+    if text.startswith("~"):
+        raise ConfigError(
+            f"`{text}` removes a key, and the keys are fixed", place=place, remedy="set the value that you want"
+        )
+    if "=" not in text:
+        raise ConfigError(f"`{text}` is not an override", place=place, remedy="write key=value, for example steps=50")
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        key, _, value = text.partition("=")
+        raise ConfigError(
+            f"the value of `{key}` cannot be read",
+            place=place,
+            remedy=f"quote it, for Hydra and for the shell: '{key}=\"{value}\"'",
+        ) from error
+
+
+def _refusal(error: Exception, path: Path, overrides: Sequence[str], tree: Tree) -> ConfigError:
+    """What Hydra or OmegaConf said, in the form of a `ConfigError`."""
+    text = _spoken(error)
+    problem = next((line for line in text.splitlines() if line and not line.startswith("In '")), text)
+    if "No match in the defaults list" in text:
+        group = text.split("'")[1]
+        return ConfigError(
+            f"{path.name} takes no `{group}` from a folder",
+            place=f"command line: {group}",
+            remedy=f"add `{group}: FILE` to its `defaults`",
+        )
+    if match := re.search(r"Could not find '(.+)'", text):
+        return ConfigError(
+            f"there is no {match[1]}.yaml in {path.parent}",
+            place=f"{path}: defaults",
+            remedy="name a file that exists; groups are folders next to the config file",
+        )
+    found = re.search(r"full_key: (\S+)", text)
+    key = found[1] if found else ""
+    place = _place(key, path, overrides)
+    entry = tree.entries.get(key)
+    if entry is None:
+        return ConfigError(problem, place=place, remedy=tree.suggestion(key))
+    given = re.search(r"alue '(.*?)'", problem)
+    return ConfigError(f"`{key}`: {problem}", place=place, remedy=f"give {expected(entry, given[1] if given else '')}")
+
+
+def _spoken(error: Exception) -> str:
+    """OmegaConf's own words, where Hydra has wrapped them; errors further in are templates."""
+    inner = error.__cause__
+    return str(inner if isinstance(inner, OmegaConfBaseException) else error).strip()
+
+
+def _place(key: str, path: Path, overrides: Sequence[str]) -> str:
+    """Where the value of an option was given; an override wins over the file."""
+    for text in reversed(overrides):
+        if key and text.partition("=")[0] == key:
+            return f"command line: {text}"
+    line = line_of(path, key)
+    return str(path) if line is None else f"{path}:{line}"

@@ -1,0 +1,198 @@
+"""Contradictions between options: what no run could keep is refused before it starts.
+
+Owns the rules that join two options or more; a range of one option stands beside it in `schema`.
+Must not look at the machine or at any file: whether a model folder can be read is for the launch to say.
+"""
+
+import math
+
+from async_rl.config.part_rules import check_data, check_name, check_optimizer, check_reference, refuse
+from async_rl.config.schema import Advantage, RunConfig, Weighting
+
+TOKEN_BYTES = 9
+"""A response token in a frame: id (4), log-probability (4), mask (1)."""
+PROMPT_TOKEN_BYTES = 5
+"""A prompt token in a frame, at most."""
+TRAJECTORY_BYTES = 256
+"""What else a trajectory brings: spans, reward, names."""
+
+
+def check_run(config: RunConfig) -> None:
+    """Raises a `ConfigError` for the first contradiction; the rules are ordered by what a user mends first."""
+    check_name(config.name, config.runs_dir)
+    _check_model(config)
+    check_data(config.data)
+    _check_heldout(config)
+    _check_reward(config)
+    _check_lengths(config)
+    _check_groups(config)
+    _check_staleness(config)
+    _check_objective(config)
+    _check_learner(config)
+    check_optimizer(
+        config.learner.optimizer,
+        "learner.optimizer",
+        config.steps * config.learner.mini_batches * config.learner.epochs,
+    )
+    _check_channel(config)
+
+
+def max_group_bytes(config: RunConfig) -> int:
+    """The largest frame that a group of full length can need, in bytes."""
+    trajectory = config.generation.max_new_tokens * TOKEN_BYTES + TRAJECTORY_BYTES
+    return config.data.max_prompt_tokens * PROMPT_TOKEN_BYTES + config.generation.group_size * trajectory
+
+
+def _check_model(config: RunConfig) -> None:
+    refuse(
+        not config.model.path,
+        "model.path is empty: there is no policy to train",
+        place="model.path",
+        remedy="name a Hugging Face folder; `async-rl sft` makes one",
+    )
+
+
+def has_heldout(config: RunConfig) -> bool:
+    """Whether there are held-out rows to evaluate on."""
+    return config.data.num_evaluate > 0 if config.data.task else bool(config.data.evaluate)
+
+
+def _check_heldout(config: RunConfig) -> None:
+    refuse(
+        config.evaluation.every > 0 and not has_heldout(config),
+        f"evaluation.every={config.evaluation.every}, and there are no held-out rows",
+        place="evaluation.every, data.evaluate, data.num_evaluate",
+        remedy="set data.num_evaluate ≥ 1 with a task or data.evaluate with files, or evaluation.every=0",
+    )
+
+
+def _check_reward(config: RunConfig) -> None:
+    reward, lease = config.reward, config.ledger.lease_timeout_s
+    refuse(
+        not reward.function,
+        "reward.function is empty: nobody says what a trajectory is worth",
+        place="reward.function",
+        remedy="name a function, `module:function` or `path/to/file.py:function`",
+    )
+    check_reference(reward.function, option="reward.function", kind="function")
+    refuse(
+        reward.timeout_s >= lease,
+        f"reward.timeout_s={reward.timeout_s:g} lets a reward outlive its lease of {lease:g} s",
+        place="reward.timeout_s, ledger.lease_timeout_s",
+        remedy=f"set reward.timeout_s below {lease:g}, or ledger.lease_timeout_s above {reward.timeout_s:g}",
+    )
+
+
+def _check_lengths(config: RunConfig) -> None:
+    prompt, response = config.data.max_prompt_tokens, config.generation.max_new_tokens
+    limit, budget = config.generation.max_model_len, config.learner.micro_batch_tokens
+    refuse(
+        prompt + response > limit,
+        f"a prompt of {prompt} and a response of {response} tokens do not fit in generation.max_model_len={limit}",
+        place="data.max_prompt_tokens, generation.max_new_tokens, generation.max_model_len",
+        remedy=f"set generation.max_model_len={prompt + response}, or lower one of the other two",
+    )
+    refuse(
+        prompt + response > budget,
+        f"a trajectory of {prompt + response} tokens does not fit in learner.micro_batch_tokens={budget}",
+        place="learner.micro_batch_tokens",
+        remedy=f"set learner.micro_batch_tokens={prompt + response} or more",
+    )
+
+
+def _check_groups(config: RunConfig) -> None:
+    size, concurrent = config.generation.group_size, config.generation.max_concurrent
+    refuse(
+        size == 1 and config.objective.advantage is Advantage.grpo,
+        "generation.group_size=1 leaves every advantage at 0: the baseline is the mean of the group",
+        place="generation.group_size, objective.advantage",
+        remedy="set generation.group_size=2 or more",
+    )
+    refuse(
+        config.generation.top_k == 1,
+        "generation.top_k=1 makes all samples of a group alike, and every advantage 0",
+        place="generation.top_k",
+        remedy="set generation.top_k=0 (all tokens), or 2 or more",
+    )
+    refuse(
+        concurrent < size,
+        f"generation.max_concurrent={concurrent} cannot hold a group of {size}, so no batch ever fills",
+        place="generation.max_concurrent, generation.group_size",
+        remedy=f"set generation.max_concurrent={size} or more",
+    )
+    batch_mib = math.ceil(config.learner.groups_per_step * max_group_bytes(config) / 2**20)
+    refuse(
+        batch_mib > config.channel.max_message_mib,
+        f"a batch can take {batch_mib} MiB, over channel.max_message_mib={config.channel.max_message_mib}",
+        place="channel.max_message_mib, learner.groups_per_step, generation.group_size, generation.max_new_tokens",
+        remedy=f"set channel.max_message_mib={batch_mib} or more, or make the batch smaller",
+    )
+
+
+def _check_staleness(config: RunConfig) -> None:
+    bound, depth, every = config.staleness.max, config.staleness.depth, config.weights.publish_every
+    refuse(
+        depth > bound,
+        f"staleness.depth={depth} lets generation run further ahead than staleness.max={bound} lets anything train",
+        place="staleness.depth, staleness.max",
+        remedy=f"set staleness.depth={bound} or less, or staleness.max={depth} or more",
+    )
+    refuse(
+        every - 1 > bound,
+        f"weights.publish_every={every} leaves generators {every - 1} versions behind, over staleness.max={bound}, "
+        "so the bound can never be met",
+        place="weights.publish_every, staleness.max",
+        remedy=f"set weights.publish_every={bound + 1} or less, or staleness.max={every - 1} or more",
+    )
+    refuse(
+        depth + every - 1 > bound,
+        f"staleness.depth={depth} and weights.publish_every={every} together ask for tokens {depth + every - 1} "
+        f"versions old, over staleness.max={bound}",
+        place="staleness.depth, weights.publish_every, staleness.max",
+        remedy=f"set staleness.max={depth + every - 1} or more, or staleness.depth={bound - every + 1} or less",
+    )
+
+
+def _check_objective(config: RunConfig) -> None:
+    dual, cap = config.objective.clip_dual, config.correction.cap
+    refuse(
+        0 < dual <= 1,
+        f"objective.clip_dual={dual:g} clips tokens that have not moved (their ratio is 1)",
+        place="objective.clip_dual",
+        remedy="give a number above 1 (3 is usual), or 0 to turn it off",
+    )
+    refuse(
+        config.correction.weighting is Weighting.truncated and cap < 1,
+        f"correction.cap={cap:g} cuts on-policy tokens, whose weight is 1",
+        place="correction.cap",
+        remedy="give a number ≥ 1 (2 is usual), or correction.weighting=off",
+    )
+
+
+def _check_learner(config: RunConfig) -> None:
+    groups, parts = config.learner.groups_per_step, config.learner.mini_batches
+    refuse(
+        parts > groups,
+        f"learner.mini_batches={parts} are more than learner.groups_per_step={groups}",
+        place="learner.mini_batches, learner.groups_per_step",
+        remedy=f"set learner.mini_batches={groups} or less",
+    )
+    divisors = [n for n in range(1, groups + 1) if groups % n == 0]
+    refuse(
+        groups % parts != 0,
+        f"learner.mini_batches={parts} does not divide learner.groups_per_step={groups}",
+        place="learner.mini_batches, learner.groups_per_step",
+        remedy=f"set learner.mini_batches to one of {', '.join(map(str, divisors))}",
+    )
+
+
+def _check_channel(config: RunConfig) -> None:
+    channel = config.channel
+    refuse(not channel.host, "channel.host is empty", place="channel.host", remedy="name an interface: 127.0.0.1")
+    refuse(
+        channel.dead_after_s < 2 * channel.heartbeat_s,
+        f"channel.dead_after_s={channel.dead_after_s:g} with a heartbeat every {channel.heartbeat_s:g} s: "
+        "one late heartbeat, and a healthy generator is taken for dead",
+        place="channel.dead_after_s, channel.heartbeat_s",
+        remedy=f"set channel.dead_after_s={2 * channel.heartbeat_s:g} or more",
+    )

@@ -1,0 +1,56 @@
+"""Contradictions in the config of a warm start.
+
+Owns the rules that join options of `async-rl sft`; must not look at the machine or at any file.
+"""
+
+from async_rl.config.part_rules import check_data, check_name, check_optimizer, refuse
+from async_rl.config.schema import DataConfig, NewModel, SftConfig
+
+MODEL_FAMILIES = ("qwen3", "llama")
+
+
+def check_sft(config: SftConfig) -> None:
+    """Raises a `ConfigError` for the first contradiction."""
+    check_name(config.name, config.runs_dir)
+    _check_output(config)
+    if not config.model.path:
+        _check_new_model(config.new_model, config.data)
+    check_data(config.data)
+    _check_sft_lengths(config)
+    check_optimizer(config.optimizer, "optimizer", config.steps)
+
+
+def _check_output(config: SftConfig) -> None:
+    refuse(not config.output, "output is empty", place="output", remedy="name the folder to write, output=models/sft")
+
+
+def _check_new_model(model: NewModel, data: DataConfig) -> None:
+    refuse(
+        model.family not in MODEL_FAMILIES,
+        f"new_model.family={model.family} is not known",
+        place="new_model.family",
+        remedy=f"give one of {', '.join(MODEL_FAMILIES)}",
+    )
+    refuse(
+        model.num_heads % model.num_kv_heads != 0,
+        f"new_model.num_kv_heads={model.num_kv_heads} does not divide new_model.num_heads={model.num_heads}",
+        place="new_model.num_kv_heads, new_model.num_heads",
+        remedy="give a divisor of new_model.num_heads",
+    )
+    refuse(
+        data.max_prompt_tokens >= model.max_positions,
+        f"a prompt of data.max_prompt_tokens={data.max_prompt_tokens} leaves no room for an answer in "
+        f"new_model.max_positions={model.max_positions}",
+        place="data.max_prompt_tokens, new_model.max_positions",
+        remedy=f"set new_model.max_positions above {data.max_prompt_tokens}",
+    )
+
+
+def _check_sft_lengths(config: SftConfig) -> None:
+    prompt, budget = config.data.max_prompt_tokens, config.micro_batch_tokens
+    refuse(
+        prompt >= budget,
+        f"a prompt of {prompt} tokens and its answer do not fit in micro_batch_tokens={budget}",
+        place="micro_batch_tokens, data.max_prompt_tokens",
+        remedy=f"set micro_batch_tokens above {prompt}",
+    )

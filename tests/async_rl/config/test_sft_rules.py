@@ -1,0 +1,54 @@
+from dataclasses import replace
+
+import pytest
+
+from async_rl.config.schema import DataConfig, ModelConfig, NewModel, OptimizerConfig, SftConfig
+from async_rl.config.sft_rules import check_sft
+from async_rl.errors import ConfigError
+
+SOUND = SftConfig(data=DataConfig(task="tasks.py:Sum", max_prompt_tokens=16))
+
+
+def refusal(config: SftConfig) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        check_sft(config)
+    return caught.value
+
+
+def test_the_defaults_with_a_task_are_sound() -> None:
+    check_sft(SOUND)
+
+
+def test_an_unknown_family() -> None:
+    error = refusal(replace(SOUND, new_model=NewModel(family="gpt2")))
+    assert str(error) == (
+        "new_model.family=gpt2 is not known\n  where:  new_model.family\n  remedy: give one of qwen3, llama"
+    )
+
+
+def test_heads_that_do_not_share_evenly() -> None:
+    error = refusal(replace(SOUND, new_model=NewModel(num_heads=4, num_kv_heads=3)))
+    assert error.problem == "new_model.num_kv_heads=3 does not divide new_model.num_heads=4"
+
+
+def test_a_prompt_that_fills_the_model() -> None:
+    error = refusal(replace(SOUND, new_model=NewModel(max_positions=16)))
+    assert error.remedy == "set new_model.max_positions above 16"
+
+
+def test_the_shape_of_a_new_model_does_not_matter_where_there_is_one() -> None:
+    check_sft(replace(SOUND, model=ModelConfig(path="m"), new_model=NewModel(family="gpt2")))
+
+
+def test_a_prompt_that_fills_a_micro_batch() -> None:
+    assert refusal(replace(SOUND, micro_batch_tokens=16)).remedy == "set micro_batch_tokens above 16"
+
+
+def test_no_output_no_name_no_prompts() -> None:
+    assert refusal(replace(SOUND, output="")).place == "output"
+    assert refusal(replace(SOUND, name="a/b")).place == "name"
+    assert refusal(replace(SOUND, data=DataConfig(max_prompt_tokens=16))).place == "data.task, data.train"
+
+
+def test_a_warm_up_that_never_ends() -> None:
+    assert refusal(replace(SOUND, optimizer=OptimizerConfig(warmup_steps=500))).place == "optimizer.warmup_steps, steps"
