@@ -1,0 +1,86 @@
+"""The page that a run ends with: what it came to, and where everything is. Pure."""
+
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from async_rl.summary import Exit, StartEnd, Summary
+from async_rl.terminal.chart import duration
+from async_rl.terminal.panel import staleness_chart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where what a run made lies; empty where it made none."""
+
+    run: str
+    checkpoint: str = ""
+    model: str = ""
+    dashboard: str = ""
+    """The command that opens it."""
+
+
+def summary_page(summary: Summary, places: Places, *, staleness_bound: int) -> RenderableType:
+    """Rewards, speeds, idle shares, staleness, and the way on."""
+    parts: list[RenderableType] = [_numbers(summary), Text("")]
+    if summary.staleness.histogram:
+        parts += [staleness_chart(tuple(summary.staleness.histogram), bound=staleness_bound), Text("")]
+    parts.append(_places(places))
+    style = {Exit.COMPLETED: "green", Exit.STOPPED: "yellow", Exit.FAILED: "red"}[summary.exit]
+    return Panel(
+        Group(*parts), title=f"[bold]{summary.exit}[/bold]", title_align="left", border_style=style, padding=(0, 1)
+    )
+
+
+def _numbers(summary: Summary) -> Table:
+    table = _grid()
+    table.add_row("reward", f"{_change(summary.reward)}   (held out, sampled)")
+    table.add_row("", f"{_change(summary.greedy)}   (held out, greedy)")
+    wall = "–" if summary.wall_s is None else duration(summary.wall_s)
+    table.add_row("trained", f"{summary.steps} steps, {summary.trained_tokens:,} tokens in {wall}")
+    speed, idle = summary.tokens_per_s, summary.idle
+    table.add_row("generators", f"{_number(speed.generators, ',.0f')} tokens/s, idle {_number(idle.generators, '.0%')}")
+    table.add_row("learner", f"{_number(speed.learner, ',.0f')} tokens/s, idle {_number(idle.learner, '.0%')}")
+    weights = summary.weights
+    table.add_row(
+        "weights",
+        f"sampled with {_number(weights.active_s, '.3f')} s after their publishing, "
+        f"engines stood still {_number(weights.pause_s, '.3f')} s (medians)",
+    )
+    importance = summary.importance
+    table.add_row(
+        "importance",
+        f"mean {_number(importance.mean, '.3f')}, truncated {_number(importance.truncated_share, '.1%')}, "
+        f"effective sample {_number(importance.ess, '.0%')}",
+    )
+    return table
+
+
+def _places(places: Places) -> Table:
+    table = _grid()
+    for label, place in (
+        ("run", places.run),
+        ("checkpoint", places.checkpoint),
+        ("model", places.model),
+        ("dashboard", places.dashboard),
+    ):
+        if place:
+            table.add_row(label, Text(place, overflow="fold"))
+    return table
+
+
+def _grid() -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=10)
+    return table
+
+
+def _change(pair: StartEnd) -> str:
+    return f"{_number(pair.start, '.3f')} → {_number(pair.end, '.3f')}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
