@@ -5,7 +5,7 @@ Owns the words. A row's number in its data set is its `prompt_id`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypedDict
+from typing import Protocol, TypedDict, runtime_checkable
 
 from async_rl.protocol import Scalar
 
@@ -30,17 +30,22 @@ class Row:
     """Handed to the reward function."""
 
 
+@runtime_checkable
 class Task(Protocol):
-    """A source of rows that are made, not read: `data.task` names a class without arguments.
+    """A source of rows that are made, not read; `data.task` names it.
 
     class Squares:
         alphabet = "0123456789^2="
-        def rows(self, split, count, seed): ...
+
+        def rows(self, *, is_held_out, count, seed): ...
     """
 
     alphabet: str
     """Every character of its prompts and answers: the vocabulary of a model made for it."""
 
     def rows(self, *, is_held_out: bool, count: int, seed: int) -> Sequence[Row]:
-        """`count` rows, the same for the same arguments; held-out rows are never among the others."""
+        """`count` rows, or all there are if that is fewer; the same for the same arguments.
+
+        Which rows are held out does not depend on the seed: a warm start with another seed has not seen them either.
+        """
         ...

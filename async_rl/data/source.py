@@ -3,19 +3,21 @@
 Owns reading and the words for what is wrong with a file. Knows no tokenizer.
 """
 
-import importlib
-import importlib.util
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+import pyarrow
 import pyarrow.parquet
 
 from async_rl.config.schema import DataConfig
-from async_rl.data.row import Row, Task
+from async_rl.data.row import ChatMessage, Row, Task
 from async_rl.errors import DataError
+from async_rl.named_object import load_object
 from async_rl.protocol import Scalar
+
+_TASK = "data.task"
 
 
 def load_rows(config: DataConfig, *, is_held_out: bool, seed: int) -> Sequence[Row]:
@@ -24,47 +26,52 @@ def load_rows(config: DataConfig, *, is_held_out: bool, seed: int) -> Sequence[R
     Raises:
         DataError: a file or task is missing, malformed, or has no rows.
     """
-    limit = config.num_evaluate if is_held_out else config.num_train
     if config.task:
-        return load_task(config.task).rows(is_held_out=is_held_out, count=limit, seed=seed)
+        return _make_rows(config, is_held_out=is_held_out, seed=seed)
     option, name = ("data.evaluate", config.evaluate) if is_held_out else ("data.train", config.train)
     if is_held_out and not name:
         return []
     rows = read_file(Path(name), config, option)
+    limit = config.num_evaluate if is_held_out else config.num_train
     return rows[:limit] if limit else rows
 
 
 def load_task(spec: str) -> Task:
-    """The task that `module:Class` or `file.py:Class` names.
+    """The task that `module:NAME` or `file.py:NAME` names: a class that is made without arguments, or a ready task.
 
     Raises:
-        DataError: it cannot be imported or made.
+        DataError: it cannot be imported or made, or is no task.
     """
-    module_name, _, class_name = spec.rpartition(":")
-    remedy = "name a class as `module:Class` or `file.py:Class`, as in async_rl.data.tasks.addition:Addition"
-    if not module_name:
-        raise DataError(f"data.task={spec!r} names no class", place="data.task", remedy=remedy)
-    try:
-        module = (
-            _import_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
+    remedy = "name a task, as in async_rl.data.tasks.addition:Addition"
+    found = load_object(spec, kind="task", place=_TASK, remedy=remedy, error=DataError)
+    if isinstance(found, type):
+        try:
+            found = found()
+        except Exception as cause:  # the user's class may raise anything while it is made
+            raise DataError(
+                f"{spec} cannot be made: {type(cause).__name__}: {cause}",
+                place=_TASK,
+                remedy="give a class that is made without arguments, or a ready task: `mine = Addition(digits=3)`",
+            ) from cause
+    if not isinstance(found, Task):
+        raise DataError(
+            f"{spec} is no task: it needs `alphabet` and `rows(*, is_held_out, count, seed)`",
+            place=_TASK,
+            remedy=remedy,
         )
-        task: Task = vars(module)[class_name]()
-    except (ImportError, OSError, SyntaxError) as error:
-        raise DataError(f"cannot import {module_name}: {error}", place="data.task", remedy=remedy) from error
-    except KeyError as error:
-        raise DataError(f"{module_name} has no {class_name}", place="data.task", remedy=remedy) from error
-    except TypeError as error:
-        raise DataError(f"{class_name} cannot be made: {error}", place="data.task", remedy=remedy) from error
-    return task
+    return found
 
 
-def _import_file(path: Path) -> object:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None, path
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
+def _make_rows(config: DataConfig, *, is_held_out: bool, seed: int) -> Sequence[Row]:
+    option, count = ("data.num_evaluate", config.num_evaluate) if is_held_out else ("data.num_train", config.num_train)
+    rows = load_task(config.task).rows(is_held_out=is_held_out, count=count, seed=seed)
+    if len(rows) != count:
+        raise DataError(
+            f"{config.task} has {len(rows)} {'held-out' if is_held_out else 'training'} rows, not {count}",
+            place=f"{_TASK}, {option}",
+            remedy=f"set {option}={len(rows)}, or a task with more rows",
+        )
+    return rows
 
 
 def read_file(path: Path, config: DataConfig, option: str) -> list[Row]:
@@ -74,7 +81,11 @@ def read_file(path: Path, config: DataConfig, option: str) -> list[Row]:
         DataError: the file is missing, malformed, lacks a column, or has no rows.
     """
     if not path.is_file():
-        raise DataError(f"no file {path}", place=option, remedy="give a JSONL or parquet file that exists")
+        raise DataError(
+            f"there is no file {path}",
+            place=option,
+            remedy=f"give a JSONL or parquet file that exists, from {Path.cwd()}",
+        )
     if path.suffix == ".parquet":
         records = _read_parquet(path, option)
     elif path.suffix in (".jsonl", ".json"):
@@ -88,16 +99,16 @@ def read_file(path: Path, config: DataConfig, option: str) -> list[Row]:
 
 
 def _read_jsonl(path: Path, option: str) -> Iterator[dict[str, object]]:
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError as error:
+            except ValueError as cause:  # JSON's own errors and those of UTF-8
                 raise DataError(
-                    f"{path}, line {number} is not JSON: {error.msg}", place=option, remedy="mend the line"
-                ) from error
+                    f"{path}, line {number} is not JSON: {cause}", place=option, remedy="mend the line"
+                ) from cause
             if not isinstance(record, dict):
                 raise DataError(
                     f"{path}, line {number} is {type(record).__name__}, not an object",
@@ -110,33 +121,55 @@ def _read_jsonl(path: Path, option: str) -> Iterator[dict[str, object]]:
 def _read_parquet(path: Path, option: str) -> Iterator[dict[str, object]]:
     try:
         table = pyarrow.parquet.read_table(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path} is not parquet: {error}", place=option, remedy="give a parquet file") from error
+    except (pyarrow.ArrowException, OSError) as cause:
+        raise DataError(f"{path} is not parquet: {cause}", place=option, remedy="give a parquet file") from cause
     for batch in table.to_batches():
         yield from batch.to_pylist()
 
 
 def _to_row(record: dict[str, object], config: DataConfig, place: str, option: str) -> Row:
-    columns = {"prompt_column": config.prompt_column, "answer_column": config.answer_column}
-    for name, column in columns.items():
-        if column not in record:
-            raise DataError(
-                f"{place} has no column {column!r}, only {', '.join(record)}",
-                place=f"{option}, data.{name}",
-                remedy=f"name the column with data.{name}=…",
-            )
-    prompt = record[config.prompt_column]
-    if not isinstance(prompt, str | list):
+    prompt = _column(record, config.prompt_column, "prompt_column", place, option)
+    answer = _column(record, config.answer_column, "answer_column", place, option)
+    task = _column(record, config.task_column, "task_column", place, option) if config.task_column else ""
+    rest = {k: v for k, v in record.items() if k not in (config.prompt_column, config.answer_column)}
+    return Row(
+        prompt=_to_prompt(prompt, f"{place}, column {config.prompt_column!r}", option),
+        answer=answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, default=str),
+        task=str(task),
+        metadata={name: _to_scalar(value) for name, value in rest.items()},
+    )
+
+
+def _column(record: dict[str, object], column: str, option_name: str, place: str, option: str) -> object:
+    if column not in record:
         raise DataError(
-            f"{place}: {config.prompt_column!r} is {type(prompt).__name__}",
+            f"{place} has no column {column!r}, only {', '.join(record)}",
+            place=f"{option}, data.{option_name}",
+            remedy=f"name the column with data.{option_name}=…",
+        )
+    if record[column] is None:
+        raise DataError(f"{place}: {column!r} is null", place=option, remedy="give it a value, or leave the row out")
+    return record[column]
+
+
+def _to_prompt(value: object, place: str, option: str) -> str | list[ChatMessage]:
+    if isinstance(value, str):
+        return value
+    try:
+        messages = msgspec.convert(value, list[ChatMessage])
+    except msgspec.ValidationError as cause:
+        raise DataError(
+            f"{place} is no prompt: {cause}",
             place=option,
             remedy="a prompt is text, or a list of {role, content} messages",
-        )
-    rest = {k: v for k, v in record.items() if k not in (config.prompt_column, config.answer_column)}
-    metadata: dict[str, Scalar] = {k: v for k, v in rest.items() if isinstance(v, str | int | float | bool | None)}
-    return Row(
-        prompt=prompt,
-        answer=str(record[config.answer_column]),
-        task=str(record.get(config.task_column, "")) if config.task_column else "",
-        metadata=metadata,
-    )
+        ) from cause
+    if not messages:
+        raise DataError(f"{place} is a list without messages", place=option, remedy="give at least one message")
+    return messages
+
+
+def _to_scalar(value: object) -> Scalar:
+    """Lists and objects travel as JSON text."""
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)

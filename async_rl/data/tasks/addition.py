@@ -1,28 +1,33 @@
 """Addition of two numbers: `37+85=` → `122`.
 
-Held-out sums are pairs of numbers that no training row has.
+Owns the prompts and answers of sums.
 """
 
 from collections.abc import Sequence
-
-import numpy as np
+from dataclasses import dataclass
+from typing import ClassVar
 
 from async_rl.data.row import Row
+from async_rl.data.tasks.table import deal
 
 
+@dataclass(frozen=True, kw_only=True)
 class Addition:
-    """Sums of two numbers of at most two digits."""
+    """Sums of two numbers of at most `digits` digits."""
 
-    alphabet = "0123456789+="
-    bound = 100
+    alphabet: ClassVar[str] = "0123456789+="
+    digits: int = 2
+    """1 to 3."""
 
     def rows(self, *, is_held_out: bool, count: int, seed: int) -> Sequence[Row]:
-        """Distinct pairs as long as there are any left; the last tenth of a shuffled table is held out."""
-        pairs = np.random.Generator(np.random.Philox(key=[seed, 0])).permutation(self.bound**2)
-        first_held_out = 9 * len(pairs) // 10
-        own = pairs[first_held_out:] if is_held_out else pairs[:first_held_out]
-        return [self._row(int(own[i % len(own)])) for i in range(count)]
+        """Distinct pairs of numbers; see `Task`."""
+        numbers = deal(self._bound**2, is_held_out=is_held_out, count=count, seed=seed)
+        return [self._row(number) for number in numbers]
 
-    def _row(self, pair: int) -> Row:
-        a, b = divmod(pair, self.bound)
+    @property
+    def _bound(self) -> int:
+        return int(10**self.digits)
+
+    def _row(self, number: int) -> Row:
+        a, b = divmod(number, self._bound)
         return Row(prompt=f"{a}+{b}=", answer=str(a + b), task="addition")

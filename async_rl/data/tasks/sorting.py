@@ -1,28 +1,28 @@
 """Sorting digits: `503142:` → `012345`.
 
-Held-out rows are digit strings that no training row has.
+Owns the prompts and answers of sorting.
 """
 
 from collections.abc import Sequence
-
-import numpy as np
+from dataclasses import dataclass
+from typing import ClassVar
 
 from async_rl.data.row import Row
+from async_rl.data.tasks.table import deal
 
 
+@dataclass(frozen=True, kw_only=True)
 class Sorting:
-    """Strings of six digits."""
+    """Strings of `length` digits."""
 
-    alphabet = "0123456789:"
-    length = 6
+    alphabet: ClassVar[str] = "0123456789:"
+    length: int = 6
+    """1 to 6."""
 
     def rows(self, *, is_held_out: bool, count: int, seed: int) -> Sequence[Row]:
-        """Distinct strings as long as there are any left; the last tenth of a shuffled table is held out."""
-        table = np.random.Generator(np.random.Philox(key=[seed, 0])).permutation(10**self.length)
-        first_held_out = 9 * len(table) // 10
-        own = table[first_held_out:] if is_held_out else table[:first_held_out]
-        return [self._row(int(own[i % len(own)])) for i in range(count)]
+        """Distinct strings; see `Task`."""
+        numbers = deal(10**self.length, is_held_out=is_held_out, count=count, seed=seed)
+        return [self._row(f"{number:0{self.length}d}") for number in numbers]
 
-    def _row(self, number: int) -> Row:
-        digits = f"{number:0{self.length}d}"
+    def _row(self, digits: str) -> Row:
         return Row(prompt=f"{digits}:", answer="".join(sorted(digits)), task="sorting")
