@@ -96,12 +96,17 @@ def create_model(folder: Path, model: NewModel, *, tokenizer: Path, seed: int) -
         eos_token_id=words.eos_token_id,
         pad_token_id=words.pad_token_id,
         dtype="float32",
+        architectures=[model_class.__name__],
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = model_class(config)
-    network.save_pretrained(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    config.save_pretrained(folder)
+    network.generation_config.save_pretrained(folder)
     words.save_pretrained(folder)
+    # Parameters, unlike a state dict, name tied embeddings once.
+    _write_weights(folder, network.named_parameters())
 
 
 def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:

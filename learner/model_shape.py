@@ -141,8 +141,9 @@ def _head_dim(config: PretrainedConfig) -> int:
 def _rope_frequencies(config: PretrainedConfig) -> torch.Tensor:
     rope = config.rope_parameters
     if rope["rope_type"] == "default":
-        head_dim = _head_dim(config)
-        return 1.0 / (rope["rope_theta"] ** (torch.arange(0, head_dim, 2, dtype=torch.float) / head_dim))
+        head_dim, theta = _head_dim(config), float(rope["rope_theta"])
+        return 1.0 / torch.pow(theta, torch.arange(0, head_dim, 2, dtype=torch.float) / head_dim)
+    frequencies: torch.Tensor
     frequencies, attention_factor = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, torch.device("cpu"))
     assert attention_factor == 1.0, attention_factor
     return frequencies

@@ -2,5 +2,6 @@
 
 import warnings
 
-# Each says that a package for GPUs is not installed, or that an option which we leave alone has a new name.
+# Each says that a package for GPUs is not installed, or that what Megatron calls has a new name.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"megatron\.core")
+warnings.filterwarnings("ignore", category=FutureWarning, module=r"(megatron\.core|torch\.distributed)")

@@ -19,11 +19,11 @@ from async_rl.config.schema import ModelConfig, OptimizerConfig
 from async_rl.errors import ModelError
 from learner import model_folder
 from learner.backend import LossFunction, StepResult, TokenScores
-from learner.megatron import checkpoint, names, runtime
+from learner.megatron import checkpoint, runtime
 from learner.megatron.model import build_model, forward, load_weights, named_weights
 from learner.megatron.optimizer import GuardedOptimizer
 from learner.megatron.scores import token_scores
-from learner.model_shape import ModelShape, read_shape
+from learner.model_shape import read_shape
 from learner.packing import PackedSequences
 
 _ForwardStep = tuple[torch.Tensor, Callable[..., object]]
@@ -56,10 +56,14 @@ class MegatronBackend:
         self._folder = Path(model.path)
         self._dtype = getattr(torch, model.dtype.value)
         self._shape = read_shape(self._folder)
-        weights = _read_all_weights(self._folder, self._shape)
+        weights = dict(model_folder.read_weights(self._folder))
         runtime.acquire(seed=seed, num_threads=num_threads)
         self._model: GPTModel = build_model(self._shape, self._dtype)
-        load_weights(self._model, self._shape, weights)
+        try:
+            load_weights(self._model, self._shape, weights)
+        except ModelError:
+            runtime.release()
+            raise
         self._optimizer: GuardedOptimizer | None = None
         self._network: torch.nn.Module = self._model.requires_grad_(False)
         if optimizer is not None:
@@ -121,7 +125,7 @@ class MegatronBackend:
         return named_weights(self._model, self._shape, lambda parameter: parameter)
 
     def named_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """What the last `step` had for gradients before clipping, in Hugging Face names; valid until the next."""
+        """Gradients that the last `step` used, clipped, in Hugging Face names; valid until the next."""
         assert self._optimizer is not None
         return named_weights(self._model, self._shape, lambda parameter: parameter.main_grad)
 
@@ -165,16 +169,3 @@ class MegatronBackend:
             collect_non_loss_data=forward_only,
         )
         return results
-
-
-def _read_all_weights(folder: Path, shape: ModelShape) -> dict[str, torch.Tensor]:
-    expected = {name for weight in names.weights_of(shape, use_te=runtime.USE_TE) for name in weight.hugging_face}
-    tensors = {name: tensor for name, tensor in model_folder.read_weights(folder) if name in expected}
-    missing = sorted(expected - tensors.keys())
-    if missing:
-        raise ModelError(
-            f"{len(missing)} weights are missing, {missing[0]} first",
-            place=str(folder),
-            remedy="give a folder whose weights belong to its config.json",
-        )
-    return tensors

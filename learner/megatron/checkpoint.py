@@ -7,7 +7,6 @@ processes and leaves a manager behind when the learner is killed.
 from pathlib import Path
 
 import torch
-import torch.distributed.checkpoint as torch_checkpoint
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedStateDict
@@ -19,6 +18,8 @@ from megatron.core.dist_checkpointing.strategies.torch import (
 )
 from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save as save_state_dict
 
 from async_rl.errors import ModelError
 from learner.megatron import runtime
@@ -89,7 +90,7 @@ def _sharded_random_state() -> ShardedObject:
     )
 
 
-def _set_random_state(state: dict[str, object]) -> None:
+def _set_random_state(state: dict[str, torch.Tensor]) -> None:
     torch.set_rng_state(state["torch"])
     if runtime.USE_CUDA:
         torch.cuda.set_rng_state(state["cuda"])
@@ -101,8 +102,8 @@ class _InProcessSave(TorchDistSaveShardedStrategy):  # type: ignore[misc]
 
     def save(self, sharded_state_dict: ShardedStateDict, checkpoint_dir: str) -> None:
         flat, _, _ = _replace_state_dict_keys_with_sharded_keys(sharded_state_dict, self.keep_only_main_replica)
-        torch_checkpoint.save(
+        save_state_dict(
             mcore_to_pyt_state_dict(flat, False),
-            storage_writer=torch_checkpoint.FileSystemWriter(checkpoint_dir, thread_count=1),
+            storage_writer=FileSystemWriter(checkpoint_dir, thread_count=1),
             planner=MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False),
         )

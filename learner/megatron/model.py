@@ -5,7 +5,7 @@ Knows nothing of files, optimizers or losses.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import cast
+from typing import Any, cast
 
 import torch
 from megatron.core.distributed import finalize_model_grads
@@ -18,8 +18,9 @@ from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer import ModuleSpec, TransformerConfig
 
+from async_rl.errors import ModelError
 from learner.megatron import names, runtime
-from learner.megatron.attention import SegmentAttention
+from learner.megatron.attention import Rectangles, SegmentAttention
 from learner.model_shape import ModelShape
 from learner.packing import PackedSequences
 
@@ -44,35 +45,51 @@ def build_model(shape: ModelShape, dtype: torch.dtype) -> GPTModel:
 def forward(model: Callable[..., torch.Tensor], sequences: PackedSequences) -> torch.Tensor:
     """Logits [1, T, V] of a micro-batch; on all but the last pipeline stage hidden states instead."""
     device = runtime.device()
-    bounds = sequences.cu_seqlens.to(device)
     return model(
         input_ids=sequences.token_ids.to(device)[None],
         position_ids=sequences.position_ids.to(device)[None],
         attention_mask=None,
-        packed_seq_params=PackedSeqParams(
-            qkv_format="thd",
-            cu_seqlens_q=bounds,
-            cu_seqlens_kv=bounds,
-            max_seqlen_q=sequences.max_seqlen,
-            max_seqlen_kv=sequences.max_seqlen,
-        ),
+        packed_seq_params=_packing(sequences),
+    )
+
+
+def _packing(sequences: PackedSequences) -> PackedSeqParams:
+    if not runtime.USE_TE:
+        return Rectangles.lay_out(sequences, runtime.device())
+    bounds = sequences.cu_seqlens.to(runtime.device())
+    return PackedSeqParams(
+        qkv_format="thd",
+        cu_seqlens_q=bounds,
+        cu_seqlens_kv=bounds,
+        max_seqlen_q=sequences.max_seqlen,
+        max_seqlen_kv=sequences.max_seqlen,
     )
 
 
 @torch.no_grad()
 def load_weights(model: GPTModel, shape: ModelShape, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Sets every parameter from Hugging Face tensors, of which none may be missing."""
+    """Sets every parameter from Hugging Face tensors; a `ModelError` where one is missing or of another shape."""
     parameters = dict(model.named_parameters())
     for weight in names.weights_of(shape, use_te=runtime.USE_TE):
-        merged = names.merge(weight, [tensors[name] for name in weight.hugging_face], shape)
         parameter = parameters.pop(weight.megatron)
-        assert parameter.shape == merged.shape, (weight, parameter.shape, merged.shape)
-        parameter.copy_(merged)
+        for name, part in names.split(weight, parameter, shape):
+            _check_shape(name, tensors.get(name), part.shape)
+        parameter.copy_(names.merge(weight, [tensors[name] for name in weight.hugging_face], shape))
     assert not parameters, sorted(parameters)
 
 
+def _check_shape(name: str, tensor: torch.Tensor | None, wanted: torch.Size) -> None:
+    if tensor is None or tensor.shape != wanted:
+        found = "missing" if tensor is None else f"of shape {tuple(tensor.shape)}"
+        raise ModelError(
+            f"weight {name} is {found}; config.json asks for shape {tuple(wanted)}",
+            place=f"the safetensors files, {name}",
+            remedy="give a folder whose weights belong to its config.json",
+        )
+
+
 def named_weights(
-    model: GPTModel, shape: ModelShape, value: Callable[[torch.nn.Parameter], torch.Tensor]
+    model: GPTModel, shape: ModelShape, value: Callable[[Any], torch.Tensor]
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """`value` of each parameter (itself, its gradient, …) in Hugging Face names and layout."""
     parameters = dict(model.named_parameters())

@@ -83,7 +83,7 @@ def merge(weight: Weight, tensors: Sequence[torch.Tensor], shape: ModelShape) ->
         case Layout.STACKED:
             return torch.cat(list(tensors))
         case Layout.GROUPED:
-            groups = [tensor.unflatten(0, (shape.num_kv_heads, -1)) for tensor in tensors]
+            groups = [tensor.reshape(shape.num_kv_heads, -1, *tensor.shape[1:]) for tensor in tensors]
             return torch.cat(groups, dim=1).flatten(0, 1)
 
 
@@ -98,5 +98,6 @@ def split(weight: Weight, tensor: torch.Tensor, shape: ModelShape) -> Iterator[t
         case Layout.GROUPED:
             head, num_groups = shape.head_dim, shape.num_kv_heads
             sizes = [shape.num_heads // num_groups * head, head, head]
-            parts = [part.flatten(0, 1) for part in tensor.unflatten(0, (num_groups, -1)).split(sizes, dim=1)]
+            groups = tensor.reshape(num_groups, -1, *tensor.shape[1:])
+            parts = [part.flatten(0, 1) for part in torch.split(groups, sizes, dim=1)]
     yield from zip(weight.hugging_face, parts, strict=True)

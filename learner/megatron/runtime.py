@@ -35,7 +35,8 @@ def acquire(*, seed: int, num_threads: int) -> None:
         cpu_compat.install()
         torch.set_num_threads(num_threads)
     # One rank needs no port and no file to meet itself.
-    dist.init_process_group("nccl" if USE_CUDA else "gloo", store=dist.HashStore(), rank=0, world_size=1)
+    store = dist.HashStore()
+    dist.init_process_group("nccl" if USE_CUDA else "gloo", store=store, rank=0, world_size=1)
     parallel_state.initialize_model_parallel()
     torch.manual_seed(seed)
     # Megatron adds small offsets to the seed for its named states, and refuses to see one twice.

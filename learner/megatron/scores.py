@@ -32,7 +32,7 @@ def token_scores(logits: torch.Tensor, sequences: PackedSequences, *, temperatur
     assert temperature > 0.0, temperature
     tokens = sequences.token_ids.to(logits.device)
     # Row t predicts token t + 1; the last row predicts nothing and is masked like every sequence's last.
-    logprobs, entropy = _RowScores.apply(logits, tokens.roll(-1), temperature)
+    logprobs, entropy = _RowScores.apply(logits, tokens.roll(-1), temperature)  # type: ignore[no-untyped-call]
     is_first = (sequences.position_ids == 0).to(logits.device)
     zero = logprobs.new_zeros(())
     return TokenScores(
