@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 
-from pebble import ProcessExpired, ProcessPool
+from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from async_rl.config.schema import RewardConfig
 from async_rl.errors import AsyncRLError, RewardError
@@ -43,6 +43,7 @@ class RewardRunner:
                 initargs=(config.function, os.getpid()),
                 context=multiprocessing.get_context("spawn"),
             )
+        self._calls: set[ProcessFuture] = set()
         self.errors = 0
         """Calls that raised, returned no finite number, or lost their process."""
         self.timeouts = 0
@@ -64,10 +65,13 @@ class RewardRunner:
 
     async def _call_in_process(self, pool: ProcessPool, arguments: tuple[str, str, str, dict[str, Scalar]]) -> float:
         call = pool.schedule(_call_plain, args=[self._config.function, *arguments], timeout=self._config.timeout_s)
+        self._calls.add(call)
         try:
             outcome: float | str = await asyncio.wrap_future(call)
         except ProcessExpired as error:
             raise RewardFailed(f"the process of the reward function died: {error}") from error
+        finally:
+            self._calls.discard(call)
         if isinstance(outcome, str):
             raise RewardFailed(outcome)
         return outcome
@@ -76,11 +80,14 @@ class RewardRunner:
         async with self._turns, asyncio.timeout(self._config.timeout_s):
             try:
                 return to_reward(await self._function(*arguments))  # type: ignore[misc]  # async: it gives an awaitable
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # `sys.exit` in it must not end the generator
                 raise RewardFailed(_describe(error)) from error
 
     def close(self) -> None:
-        """Ends the processes, whatever they are doing. May be called again."""
+        """Cancels the calls and ends the processes, whatever they are doing. May be called again."""
+        for call in self._calls:
+            # A stopped pool forgets its calls, and who awaits one would wait for ever.
+            call.cancel()
         if self._pool is not None:
             self._pool.stop()
             self._pool.join()
@@ -97,10 +104,10 @@ def _call_plain(spec: str, prompt: str, response: str, answer: str, metadata: di
     """The reward, or in words why there is none: the user's exceptions need not survive pickling."""
     try:
         return to_reward(load_reward_function(spec)(prompt, response, answer, metadata))
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # pebble would raise `sys.exit` again in the generator
         return _describe(error)
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: Exception | SystemExit) -> str:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({os.path.basename(frame.filename)}:{frame.lineno})"
