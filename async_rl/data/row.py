@@ -40,8 +40,10 @@ class Task(Protocol):
         def rows(self, *, is_held_out, count, seed): ...
     """
 
-    alphabet: str
-    """Every character of its prompts and answers: the vocabulary of a model made for it."""
+    @property
+    def alphabet(self) -> str:
+        """Every character of its prompts and answers: the vocabulary of a model made for it."""
+        ...
 
     def rows(self, *, is_held_out: bool, count: int, seed: int) -> Sequence[Row]:
         """`count` rows, or all there are if that is fewer; the same for the same arguments.
