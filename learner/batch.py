@@ -10,7 +10,7 @@ Legend: N trajectories of the batch, P prompt tokens, R response tokens, L = P +
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,8 @@ class TrainingSequence:
     """log μ; 0 on the prompt."""
     staleness: Int32Array
     """Versions between the weights that sampled a token and the batch's; 0 on the prompt."""
+    is_counted: bool
+    """Whether its reward counts in the group's baseline: not that of a trajectory without tokens of its own."""
     group: int
     """Index of the group in the batch."""
     reward: float
@@ -51,7 +53,7 @@ class TrainingBatch:
     num_groups: int
 
     @classmethod
-    def build(cls, batch: Batch, *, mask_above: int | None) -> "TrainingBatch":
+    def build(cls, batch: Batch, *, mask_above: int | None) -> Self:
         """Lays out a batch.
 
         Args:
@@ -76,10 +78,20 @@ class TrainingBatch:
         """[N] int64: index of each trajectory's group."""
         return torch.tensor([s.group for s in self.sequences], dtype=torch.int64)
 
+    @property
+    def counted(self) -> torch.Tensor:
+        """[N] bool: whose reward counts in its group's baseline."""
+        return torch.tensor([s.is_counted for s in self.sequences], dtype=torch.bool)
+
     @cached_property
     def num_trained_tokens(self) -> int:
         """Tokens inside the mask."""
         return sum(int(s.mask.sum()) for s in self.sequences)
+
+    @cached_property
+    def trained_staleness(self) -> Int32Array:
+        """Of every token that trains, in order; may be empty."""
+        return self.over_mask(s.staleness for s in self.sequences)
 
     def over_mask(self, values: Iterable[npt.NDArray[Scalar]]) -> npt.NDArray[Scalar]:
         """One array [L] a sequence to the values of the tokens that train, in order."""
@@ -108,6 +120,7 @@ def _lay_out(
         mask=_behind(prompt, mask),
         rollout_logprobs=_behind(prompt, trajectory.rollout_logprobs),
         staleness=_behind(prompt, staleness),
+        is_counted=bool(trajectory.loss_mask.any()),
         group=index,
         reward=trajectory.reward,
         finish_reason=trajectory.finish_reason,

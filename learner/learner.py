@@ -13,7 +13,6 @@ Protocols. What a step computes is the updater's business.
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -31,17 +30,17 @@ from learner.update import UpdateOutcome, Updater
 logger = logging.getLogger(__name__)
 
 
-@dataclass
 class Stopwatch:
-    """Seconds by phase of one step."""
+    """Seconds by phase."""
 
-    clock: Callable[[], float]
-    last_s: float
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last_s = clock()
 
     def lap(self) -> float:
         """Since the last lap."""
-        now_s = self.clock()
-        elapsed_s, self.last_s = now_s - self.last_s, now_s
+        now_s = self._clock()
+        elapsed_s, self._last_s = now_s - self._last_s, now_s
         return elapsed_s
 
 
@@ -60,6 +59,18 @@ class Learner:
         version: int,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """
+        Args:
+            config: the run.
+            backend: the policy, at `version`.
+            reference: scores for the KL; None where `objective.kl_coef` is 0.
+            publisher: takes the weights.
+            source: gives the batches.
+            run_folder: gets `checkpoints` and at the end `model`.
+            version: batches that this policy has been trained on; above 0 after a resume.
+            clock: seconds, monotonic.
+        """
+        assert (reference is not None) == (config.objective.kl_coef > 0), config.objective.kl_coef
         self._config = config
         self._backend = backend
         self._updater = Updater(
@@ -76,7 +87,10 @@ class Learner:
         self._version = version
         self._clock = clock
         self._skipped_in_a_row = 0
-        self._saved_version: int | None = None
+        # What was resumed from is a checkpoint of its version already.
+        self._saved_version = version if version > 0 else None
+        self._started_s = clock()
+        self._idle_s = 0.0
 
     def run(self) -> None:
         """Trains to the end, then exports the model.
@@ -86,45 +100,61 @@ class Learner:
         """
         self._publish()
         while True:
-            watch = Stopwatch(self._clock, self._clock())
+            watch = Stopwatch(self._clock)
             answer = self._source.next_batch(self._version)
+            wait_s = watch.lap()
+            self._idle_s += wait_s
             if isinstance(answer, End):
                 break
-            self._train(answer, wait_s=watch.lap(), watch=watch)
+            self._train(answer, wait_s=wait_s, watch=watch)
         logger.info("the run is over: %s", answer.reason)
         if answer.checkpoint:
             self._checkpoint()
         self._backend.export(self._run_folder / "model")
 
     def _train(self, received: Batch, *, wait_s: float, watch: Stopwatch) -> None:
-        staleness = self._config.staleness
-        mask_above = staleness.max if staleness.over_bound is OverBound.mask else None
-        batch = TrainingBatch.build(received, mask_above=mask_above)
+        """One batch, one version. Weights go out before anything is said about the step."""
+        batch = self._lay_out(received)
         scores = self._updater.score(batch)
         score_s = watch.lap()
         outcome = self._updater.update(batch, scores)
         update_s = watch.lap()
-        self._count_skipped(outcome)
         self._version += 1
+        self._count_skipped(outcome)
         if self._version % self._config.weights.publish_every == 0 or self._version == self._config.steps:
             self._publish()
         publish_s = watch.lap()
         metrics = step_metrics(batch, scores, outcome)
         times = {
-            "learner/wait_s": wait_s,
             "learner/score_s": score_s,
             "learner/update_s": update_s,
             "learner/publish_s": publish_s,
             "learner/metrics_s": watch.lap(),
         }
-        self._commit(metrics, times)
+        self._commit(metrics, wait_s, times)
         every = self._config.checkpoint.every
         if every and self._version % every == 0:
             self._checkpoint()
 
-    def _commit(self, metrics: StepMetrics, times: dict[str, float]) -> None:
-        step_s = sum(times.values()) - times["learner/wait_s"]
-        scalars = metrics.scalars | times | {"learner/step_s": step_s}
+    def _lay_out(self, received: Batch) -> TrainingBatch:
+        staleness = self._config.staleness
+        is_masked = staleness.over_bound is OverBound.mask
+        batch = TrainingBatch.build(received, mask_above=staleness.max if is_masked else None)
+        # The last place where the promise can be kept: what is older must not train.
+        oldest = int(batch.trained_staleness.max(initial=0))
+        assert oldest <= staleness.max or staleness.over_bound is OverBound.train, (oldest, staleness.max)
+        return batch
+
+    def _commit(self, metrics: StepMetrics, wait_s: float, times: dict[str, float]) -> None:
+        step_s = sum(times.values())
+        counters = {
+            "learner/wait_s": wait_s,
+            "learner/step_s": step_s,
+            "learner/tokens_per_s": metrics.scalars["learner/tokens"] / max(step_s + wait_s, 1e-9),
+            "learner/idle_s": self._idle_s,
+            "learner/elapsed_s": self._clock() - self._started_s,
+        }
+        scalars = metrics.scalars | times | counters
         self._source.commit(self._version, msgspec.structs.replace(metrics, scalars=scalars))
 
     def _publish(self) -> None:

@@ -53,6 +53,18 @@ class PolicyTokens:
     reference_logprobs: Tensor | None = None
     """None without a reference KL."""
 
+    def to(self, device: torch.device) -> "PolicyTokens":
+        """The same on the device where the policy's scores are."""
+        reference = self.reference_logprobs
+        return PolicyTokens(
+            mask=self.mask.to(device),
+            coefficients=self.coefficients.to(device),
+            advantages=self.advantages.to(device),
+            weights=self.weights.to(device),
+            proximal_logprobs=self.proximal_logprobs.to(device),
+            reference_logprobs=None if reference is None else reference.to(device),
+        )
+
 
 class PolicyLoss(NamedTuple):
     """The loss of one micro-batch and what there is to say of its tokens (detached)."""
@@ -64,6 +76,11 @@ class PolicyLoss(NamedTuple):
     """[T], 0 outside of the mask."""
     reference_kl: Tensor
     """[T], 0 outside of the mask or without a reference."""
+
+    def detach(self) -> "PolicyLoss":
+        """Without the graph, which holds every activation of the micro-batch."""
+        surrogate = self.surrogate._replace(losses=self.surrogate.losses.detach())
+        return self._replace(loss=self.loss.detach(), surrogate=surrogate)
 
 
 # --- surrogates ---------------------------------------------------------------------------------

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from async_rl.protocol import FinishReason, Histogram, StepMetrics
+from async_rl.protocol import FinishReason, Float32Array, Histogram, Int32Array, StepMetrics
 from correction.diagnostics import diagnose_weights, policy_gap
-from correction.masked import masked_max, masked_mean, masked_share
 from correction.weights import TokenWeights
 from learner.batch import TrainingBatch
-from learner.losses import PolicyLoss
 from learner.update import BatchScores, UpdateOutcome
 
 IMPORTANCE_BINS = 40
@@ -54,7 +52,7 @@ def _responses(batch: TrainingBatch) -> dict[str, float]:
 
 
 def _staleness(batch: TrainingBatch) -> dict[str, float]:
-    staleness = batch.over_mask(s.staleness for s in batch.sequences)
+    staleness = batch.trained_staleness
     if not len(staleness):
         return {"staleness/mean": 0.0, "staleness/p95": 0.0, "staleness/max": 0.0}
     return {
@@ -85,31 +83,16 @@ def _joined(weights: Sequence[TokenWeights]) -> TokenWeights:
 
 
 def _losses(outcome: UpdateOutcome) -> dict[str, float]:
-    mask = torch.cat([mask for mask, _ in outcome.losses])
-
-    def over(pick: str) -> torch.Tensor:
-        return torch.cat([_tokens(loss, pick) for _, loss in outcome.losses])
-
+    tokens = outcome.trained_tokens
     return {
-        "ppo/ratio_mean": float(masked_mean(over("ratios"), mask)),
-        "ppo/ratio_max": float(masked_max(over("ratios"), mask)),
-        "ppo/clip_low_share": float(masked_share(over("clipped_low"), mask)),
-        "ppo/clip_high_share": float(masked_share(over("clipped_high"), mask)),
-        "ppo/clip_dual_share": float(masked_share(over("clipped_dual"), mask)),
-        "entropy": float(masked_mean(over("entropy"), mask)),
-        "reference/kl": float(masked_mean(over("reference_kl"), mask)),
+        "ppo/ratio_mean": mean(tokens.ratios),
+        "ppo/ratio_max": float(tokens.ratios.max()) if len(tokens.ratios) else 0.0,
+        "ppo/clip_low_share": mean(tokens.clipped_low),
+        "ppo/clip_high_share": mean(tokens.clipped_high),
+        "ppo/clip_dual_share": mean(tokens.clipped_dual),
+        "entropy": mean(tokens.entropy),
+        "reference/kl": mean(tokens.reference_kl),
     }
-
-
-def _tokens(loss: PolicyLoss, pick: str) -> torch.Tensor:
-    return {
-        "ratios": loss.surrogate.ratios,
-        "clipped_low": loss.surrogate.clipped_low,
-        "clipped_high": loss.surrogate.clipped_high,
-        "clipped_dual": loss.surrogate.clipped_dual,
-        "entropy": loss.entropy,
-        "reference_kl": loss.reference_kl,
-    }[pick]
 
 
 def _steps(outcome: UpdateOutcome) -> dict[str, float]:
@@ -122,20 +105,24 @@ def _steps(outcome: UpdateOutcome) -> dict[str, float]:
 
 
 def _histograms(batch: TrainingBatch, scores: BatchScores) -> dict[str, Histogram]:
-    staleness = batch.over_mask(s.staleness for s in batch.sequences)
     weights = batch.over_mask(w.weights.numpy() for w in scores.weights)
-    return {"staleness": count_integers(staleness), "importance": count_bins(weights, IMPORTANCE_BINS)}
+    return {"staleness": count_integers(batch.trained_staleness), "importance": count_bins(weights, IMPORTANCE_BINS)}
 
 
-def count_integers(values: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> Histogram:
-    """One bin an integer from 0 (or the smallest) on: bin n is [n, n + 1)."""
-    low = min(0, int(values.min(initial=0)))
-    high = int(values.max(initial=0))
-    counts = np.bincount(values - low, minlength=high - low + 1)
-    return Histogram(edges=[float(n) for n in range(low, high + 2)], counts=counts.tolist())
+def mean(values: torch.Tensor) -> float:
+    """In float64; 0 of nothing."""
+    return float(values.double().mean()) if len(values) else 0.0
 
 
-def count_bins(values: np.ndarray[tuple[int, ...], np.dtype[np.float32]], bins: int) -> Histogram:
-    """Even bins from 0 to the largest value."""
-    counts, edges = np.histogram(values, bins=bins, range=(0.0, max(float(values.max(initial=0.0)), 1.0)))
+def count_integers(values: Int32Array) -> Histogram:
+    """One bin an integer, from 0 to the largest: bin n is [n, n + 1)."""
+    assert values.min(initial=0) >= 0, values.min()
+    counts = np.bincount(values, minlength=1)
+    return Histogram(edges=[float(n) for n in range(len(counts) + 1)], counts=counts.tolist())
+
+
+def count_bins(values: Float32Array, bins: int) -> Histogram:
+    """Even bins from 0 to the largest value, at least 1; what is not finite is in none."""
+    finite = values[np.isfinite(values)]
+    counts, edges = np.histogram(finite, bins=bins, range=(0.0, max(float(finite.max(initial=0.0)), 1.0)))
     return Histogram(edges=edges.tolist(), counts=counts.tolist())

@@ -12,6 +12,7 @@ Legend: L tokens of a sequence, T tokens of a micro-batch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -36,13 +37,39 @@ class BatchScores:
     weights: list[TokenWeights]
 
 
+class TrainedTokens(NamedTuple):
+    """What the loss said of the tokens that train, on the CPU; [n] each."""
+
+    ratios: Tensor
+    """π/π_prox."""
+    clipped_low: Tensor
+    clipped_high: Tensor
+    clipped_dual: Tensor
+    entropy: Tensor
+    reference_kl: Tensor
+
+    @classmethod
+    def of(cls, mask: Tensor, loss: PolicyLoss) -> Self:
+        """Picks them by the mask [T] bool."""
+        said = loss.surrogate
+        columns = (
+            said.ratios, said.clipped_low, said.clipped_high, said.clipped_dual, loss.entropy, loss.reference_kl
+        )  # fmt: skip
+        return cls(*(column.cpu()[mask] for column in columns))
+
+
 @dataclass
 class UpdateOutcome:
     """What the optimizer steps of a batch did and said."""
 
     steps: list[StepResult] = field(default_factory=list)
-    losses: list[tuple[Tensor, PolicyLoss]] = field(default_factory=list)
-    """(mask [T], loss) of every micro-batch."""
+    losses: list[TrainedTokens] = field(default_factory=list)
+    """One a micro-batch, of all steps."""
+
+    @property
+    def trained_tokens(self) -> TrainedTokens:
+        """Of all micro-batches together."""
+        return TrainedTokens(*(torch.cat(column) for column in zip(*self.losses, strict=True)))
 
 
 class Updater:
@@ -73,7 +100,7 @@ class Updater:
         advantages = ADVANTAGES[self._objective.advantage](
             batch.rewards,
             batch.groups,
-            torch.ones(len(batch.sequences), dtype=torch.bool),
+            batch.counted,
             self._objective.normalize_by_std,
         )
         return BatchScores(
@@ -106,12 +133,14 @@ class Updater:
         said: dict[int, PolicyLoss] = {}
 
         def loss(token_scores: TokenScores, index: int) -> Tensor:
-            said[index] = policy_loss(token_scores.logprobs, token_scores.entropy, tokens[index], self._objective)
-            return said[index].loss
+            own = tokens[index].to(token_scores.logprobs.device)
+            result = policy_loss(token_scores.logprobs, token_scores.entropy, own, self._objective)
+            said[index] = result.detach()
+            return result.loss
 
         packed = [m.packed for m in micro_batches]
         outcome.steps.append(self._backend.step(packed, loss, temperature=self._temperature))
-        outcome.losses += [(tokens[i].mask, detached(said[i])) for i in sorted(said)]
+        outcome.losses += [TrainedTokens.of(tokens[i].mask, said[i]) for i in sorted(said)]
 
     def _policy_tokens(
         self, batch: TrainingBatch, scores: BatchScores, micro_batches: Sequence[MicroBatch]
@@ -148,10 +177,3 @@ class Updater:
 
     def _pack(self, batch: TrainingBatch, indices: Sequence[int]) -> list[MicroBatch]:
         return pack_micro_batches(batch, indices, self._learner.micro_batch_tokens)
-
-
-def detached(loss: PolicyLoss) -> PolicyLoss:
-    """Without the graph, which would hold every activation of the step."""
-    return loss._replace(
-        loss=loss.loss.detach(), surrogate=loss.surrogate._replace(losses=loss.surrogate.losses.detach())
-    )
