@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tokenizers import Tokenizer
 
@@ -31,11 +32,12 @@ async def run_generator(
     Raises a `UserError` for a reward function or a tokenizer that cannot be used, `ChannelError` where the controller
     does not answer or refuses, and whatever the engine raises. In each case the process should end.
     """
-    prepare_for_vllm(cores)
-    # Not at the top: vLLM reads its environment while it is imported.
-    from generators.vllm_engine import VllmEngine
-
     async with AsyncExitStack() as cleanup:
+        scratch = cleanup.enter_context(TemporaryDirectory(prefix="async-rl-"))
+        prepare_for_vllm(cores, Path(scratch))
+        # Not at the top: vLLM reads its environment while it is imported.
+        from generators.vllm_engine import VllmEngine
+
         decode = load_decode(Path(config.model.path))
         rewards = RewardRunner(config.reward)
         cleanup.callback(rewards.close)

@@ -121,7 +121,8 @@ class VllmEngine:
 
     async def close(self) -> None:
         if self._llm is not None:
-            self._llm.shutdown()
+            # Killed at once: it has nothing to save, and asked politely on one core it often misses the signal.
+            self._llm.shutdown(timeout=0)
             self._llm = None
 
     @property

@@ -7,6 +7,7 @@ heavy, so that it can run first.
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 _ENVIRONMENT = {
     # Two threads on cores that others use, too, are many times slower than one.
@@ -24,10 +25,14 @@ _ENVIRONMENT = {
 }
 
 
-def prepare_for_vllm(cores: Sequence[int] | None) -> None:
-    """Pins this process to `cores` (None: leaves it as it is) and sets its environment; before any import of vLLM."""
+def prepare_for_vllm(cores: Sequence[int] | None, scratch: Path) -> None:
+    """Pins this process to `cores` (None: leaves it as it is) and sets its environment; before any import of vLLM.
+
+    `scratch` is where vLLM leaves its sockets and other files, which it never removes; a short path, since the names
+    of sockets are limited.
+    """
     assert "vllm" not in sys.modules, "vLLM has read its environment already"
     if cores is not None:
         os.sched_setaffinity(0, cores)
-    os.environ.update(_ENVIRONMENT)
+    os.environ.update(_ENVIRONMENT, VLLM_RPC_BASE_PATH=str(scratch), TMPDIR=str(scratch))
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
