@@ -1,0 +1,230 @@
+"""The commands that a user types, and what they see when something is wrong.
+
+Owns words, options and exit codes: 0 done, 1 a run that could not go on, 2 a mistake that the user can mend,
+130 Ctrl-C. Everything heavy (ray, torch, engines, aim) stands behind imports inside the commands, so that
+`--help`, `--version` and `--dry-run` answer at once.
+"""
+
+import os
+import sys
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from async_rl.errors import RunError, UserError
+
+USER_ERROR, RUN_ERROR = 2, 1
+
+MAIN_HELP = """Asynchronous reinforcement learning of language models.
+
+Generators never stop, the learner never waits for them, and no token trains that is older than you allow.
+
+[bold]First steps[/bold]
+
+  [cyan]async-rl sft quickstart-sft[/cyan]           warm-start a small model
+
+  [cyan]async-rl launch quickstart --dry-run[/cyan]  what would run, what is promised
+
+  [cyan]async-rl launch quickstart[/cyan]            train it
+
+  [cyan]async-rl dashboard[/cyan]                    look at the curves
+
+COMMAND --help has examples. A mistake in a config is refused with its value, its place and the remedy (exit code 2).
+"""
+LAUNCH_HELP = """Train a policy as CONFIG says; KEY=VALUE overrides any option of it.
+
+[bold]Examples[/bold]
+
+  [cyan]async-rl launch run.yaml --dry-run[/cyan]       look before you leap
+
+  [cyan]async-rl launch run.yaml --resume auto[/cyan]   go on from the last checkpoint
+
+  [cyan]async-rl launch run.yaml steps=50 learner.optimizer.lr=1e-4[/cyan]
+
+  [cyan]async-rl launch run.yaml staleness.max=0 staleness.depth=0[/cyan]   synchronous
+
+Ctrl-C finishes the step and writes a checkpoint; a second Ctrl-C stops at once.
+
+Everything that a run writes lies in runs/NAME (and runs/latest): config, logs, metrics, checkpoints, model, summary.json.
+
+[cyan]async-rl config[/cyan] lists the options.
+"""
+SFT_HELP = """Warm-start a model on prompt and answer pairs; the loss is on the answers only.
+
+[bold]Example[/bold]
+
+  [cyan]async-rl sft quickstart-sft steps=200 output=models/mine[/cyan]
+
+Then train it: [cyan]async-rl launch quickstart model.path=models/mine[/cyan]
+"""
+EXPORT_HELP = """Write the model of a CHECKPOINT as a Hugging Face folder.
+
+[bold]Example[/bold]
+
+  [cyan]async-rl export runs/latest/checkpoints/00000100 models/step-100[/cyan]
+"""
+DASHBOARD_HELP = """Show the curves of all runs in Aim, with panels for learning, staleness and throughput.
+
+It listens on 127.0.0.1 only, since Aim has no login. From another machine, tunnel:
+[cyan]ssh -L 43800:127.0.0.1:43800 HOST[/cyan]
+"""
+CONFIG_HELP = """List the options whose name or effect contains WORD; without it, all.
+
+[bold]Examples[/bold]
+
+  [cyan]async-rl config staleness[/cyan]
+
+  [cyan]async-rl config --sft[/cyan]
+"""
+
+app = typer.Typer(
+    help=MAIN_HELP,
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out = Console()
+err = Console(stderr=True)
+
+ConfigArgument = Annotated[
+    str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a config that comes along.")
+]
+OverridesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Options to set, over those of the file.")
+]
+
+
+def main() -> None:
+    """The `async-rl` program."""
+    try:
+        app()
+    except UserError as error:
+        print_user_error(error)
+        sys.exit(USER_ERROR)
+    except RunError as error:
+        err.print(f"[bold red]The run could not go on:[/bold red] {escape(str(error))}", soft_wrap=True)
+        sys.exit(RUN_ERROR)
+
+
+def print_user_error(error: UserError) -> None:
+    """Three lines: what, where, and what to do."""
+    err.print(f"[bold red]error:[/bold red]  {escape(error.problem)}", soft_wrap=True)
+    err.print(f"[bold]where:[/bold]  {escape(error.place)}", soft_wrap=True)
+    err.print(f"[bold green]remedy:[/bold green] {escape(error.remedy)}", soft_wrap=True)
+
+
+def _show_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        words = installed_version("async-rl")
+    except PackageNotFoundError:
+        words = f"from {Path(__file__).parents[1]}, not installed"
+    out.print(f"async-rl {words}", highlight=False, soft_wrap=True)
+    raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
+@app.command(help=LAUNCH_HELP)
+def launch(
+    config: ConfigArgument,
+    overrides: OverridesArgument = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show config, processes and guarantees; start nothing.")
+    ] = False,
+    resume: Annotated[
+        str, typer.Option(metavar="auto|never|PATH", help="Go on from the last checkpoint of this run, or from PATH.")
+    ] = "never",
+    name: Annotated[str | None, typer.Option(help="The run's folder is runs_dir/NAME; as name=NAME.")] = None,
+) -> None:
+    """Trains, or shows what would be trained."""
+    from async_rl.config.compose import load_run_config
+    from async_rl.config.rules import check_run
+    from async_rl.config.shipped import find_config
+
+    run = load_run_config(find_config(config), overrides or ())
+    if name is not None:
+        run = replace(run, name=name)
+        check_run(run)
+    if dry_run:
+        from async_rl.readiness import shortcomings
+        from async_rl.terminal.plan_page import print_plan
+
+        print_plan(out, run, cores=sorted(os.sched_getaffinity(0)), missing=shortcomings(run))
+        return
+    from async_rl.launch.run import launch_run
+
+    try:
+        launch_run(run, resume=resume, console=out)
+    except RunError:
+        err.print(f"Logs of every process: {Path(run.runs_dir, run.name, 'logs')}", soft_wrap=True, highlight=False)
+        raise
+
+
+@app.command(help=SFT_HELP)
+def sft(config: ConfigArgument, overrides: OverridesArgument = None) -> None:
+    """Trains a warm start."""
+    from async_rl.config.compose import load_sft_config
+    from async_rl.config.shipped import find_config
+
+    warm_start = load_sft_config(find_config(config), overrides or ())
+    from async_rl.launch.sft import launch_sft
+
+    launch_sft(warm_start, console=out)
+
+
+@app.command(help=EXPORT_HELP)
+def export(
+    checkpoint: Annotated[Path, typer.Argument(help="A folder runs/NAME/checkpoints/VERSION.")],
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="The Hugging Face folder to write.")],
+) -> None:
+    """Writes a model."""
+    from async_rl.launch.export import export_checkpoint
+
+    export_checkpoint(checkpoint, folder)
+    out.print(f"The model is in {folder}", highlight=False, soft_wrap=True)
+
+
+@app.command(help=DASHBOARD_HELP)
+def dashboard(
+    repo: Annotated[Path, typer.Option(help="The runs_dir of the runs, or their tracking.aim_repo.")] = Path("runs"),
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 43800,
+) -> None:
+    """Serves Aim until Ctrl-C."""
+    from async_rl.tracking.dashboard import Dashboard
+
+    with err.status("starting Aim (about 15 s)"):
+        server = Dashboard(repo, port)
+    try:
+        out.print(f"Dashboard: [link]{server.url}[/link]   (Ctrl-C ends it)", soft_wrap=True)
+        server.wait()
+    finally:
+        server.close()
+
+
+@app.command("config", help=CONFIG_HELP)
+def show_config(
+    word: Annotated[str, typer.Argument(help="Part of an option's name or effect.")] = "",
+    for_sft: Annotated[bool, typer.Option("--sft", help="The options of `async-rl sft`.")] = False,
+) -> None:
+    """Lists options."""
+    from async_rl.config.tree import RUN, SFT
+    from async_rl.terminal.options_page import options_page
+
+    out.print(options_page(SFT if for_sft else RUN, word))

@@ -1,0 +1,198 @@
+"""What a config means before anything starts: which processes, where they go, and what is promised.
+
+Owns the words of `async-rl launch --dry-run`. Pure: the machine's cores come in as an argument.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from async_rl.config.schema import KvOnUpdate, OverBound, RunConfig, Weighting
+from async_rl.placement import Placement, place
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessPlan:
+    """One process of a run."""
+
+    name: str
+    work: str
+    where: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """One promise in words."""
+
+    subject: str
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything a dry run says beside the resolved config."""
+
+    processes: list[ProcessPlan]
+    guarantees: list[Guarantee]
+    warnings: list[str]
+
+
+def make_plan(config: RunConfig, *, cores: Sequence[int]) -> Plan:
+    """The plan of a config that has no contradictions.
+
+    Args:
+        cores: numbers of the cores that this process may use.
+    """
+    placement = place(num_generators=config.generation.num_generators, cores=cores, pin=config.cluster.pin_cores)
+    return Plan(
+        processes=_processes(config, placement),
+        guarantees=[
+            Guarantee(subject="bound per token", words=bound(config)),
+            Guarantee(subject="usual lag", words=usual_lag(config)),
+            Guarantee(subject="over the bound", words=over_bound(config)),
+            Guarantee(subject="correction", words=correction(config)),
+            Guarantee(subject="weight updates", words=weight_updates(config)),
+            Guarantee(subject="accounting", words=accounting(config)),
+            Guarantee(subject="a crash", words=crash(config)),
+        ],
+        warnings=_warnings(config, placement, cores),
+    )
+
+
+def bound(config: RunConfig) -> str:
+    """How old a token may be when it trains."""
+    most = config.staleness.max
+    if config.staleness.over_bound is OverBound.train:
+        return f"None: staleness.over_bound=train trains groups over staleness.max={most} too, and counts their tokens."
+    if most == 0:
+        return "Every token trains on the very weights that sampled it (staleness 0): synchronous RL."
+    return f"No token trains that is more than {most} {_versions(most)} older than the weights it trains."
+
+
+def usual_lag(config: RunConfig) -> str:
+    """What depth and publishing come to, and the slack that stragglers have."""
+    depth, every, most = config.staleness.depth, config.weights.publish_every, config.staleness.max
+    lag = depth + every - 1
+    if depth == 0:
+        ahead = "Generation works on the next batch only"
+    else:
+        ahead = f"Generation runs up to {depth} {_batches(depth)} ahead"
+    published = (
+        f"weights are published every {every} batches" if every > 1 else "weights are published after every batch"
+    )
+    slack = most - lag
+    rest = (
+        f"the {slack} that remain to the bound are what stragglers have before anyone waits for them"
+        if slack
+        else "nothing remains to the bound, so the learner waits for stragglers"
+    )
+    return f"{ahead} and {published}: tokens are at most {lag} {_versions(lag)} old as a rule; {rest}."
+
+
+def over_bound(config: RunConfig) -> str:
+    """What happens where a group would pass the bound."""
+    return {
+        OverBound.wait: "The learner waits for the group before it would pass the bound: nothing is thrown away.",
+        OverBound.drop: "The group is dropped and counted as stale; another prompt takes its place.",
+        OverBound.requeue: "The group's samples are dropped and its prompt is sampled again.",
+        OverBound.mask: "The group trains with the tokens inside the bound; its older tokens are masked and counted.",
+        OverBound.train: "The group trains as it is; only the correction knows that it is old.",
+    }[config.staleness.over_bound]
+
+
+def correction(config: RunConfig) -> str:
+    """What becomes of the difference between the engine's policy and the learner's."""
+    if config.correction.weighting is Weighting.off:
+        return "Off: the loss does not know which weights sampled a token."
+    return f"Each token is weighted by π_prox/μ, at most {config.correction.cap:g}."
+
+
+def weight_updates(config: RunConfig) -> str:
+    """What running requests do when new weights come."""
+    kept = config.generation.kv_on_update is KvOnUpdate.keep
+    keys = "keep their keys and values" if kept else "compute their keys and values anew"
+    return (
+        f"Generators load new weights between two tokens: running requests {keys} and go on, "
+        "and each token remembers the version that sampled it."
+    )
+
+
+def accounting(config: RunConfig) -> str:
+    """What becomes of every prompt."""
+    return (
+        "Every issued prompt is trained, or counted as stale, filtered or failed; none is trained twice. "
+        f"A group has failed after {config.ledger.max_attempts} leases without delivery; a reward that fails is never a reward of 0."
+    )
+
+
+def crash(config: RunConfig) -> str:
+    """What survives what."""
+    every = config.checkpoint.every
+    checkpoints = f"every {every} {_batches(every)} and at the end" if every else "only at the end and on Ctrl-C"
+    return (
+        f"A generator that dies is started again, up to {config.generation.max_restarts} times, and its prompts are "
+        f"leased anew. Checkpoints are written {checkpoints}; `--resume auto` goes on from the last one. "
+        "Ctrl-C finishes the step and writes one; a second Ctrl-C stops at once."
+    )
+
+
+def _processes(config: RunConfig, placement: Placement) -> list[ProcessPlan]:
+    generation, port = config.generation, config.channel.port
+    address = f"{config.channel.host}:{port}" if port else f"{config.channel.host}, a free port"
+    rows = [ProcessPlan(name="controller", work=f"ledger, bound, batches; listens on {address}", where="this process")]
+    rows += [
+        ProcessPlan(
+            name=f"generator-{number}",
+            work=f"engine of {generation.max_concurrent} requests, {generation.kv_cache_gib:g} GiB for keys and values, "
+            f"{config.reward.num_workers} reward {'process' if config.reward.num_workers == 1 else 'processes'}",
+            where=_where(cores),
+        )
+        for number, cores in enumerate(placement.generators)
+    ]
+    learner = config.learner
+    rows.append(
+        ProcessPlan(
+            name="learner",
+            work=f"{learner.groups_per_step} groups of {generation.group_size} a batch, in micro-batches of "
+            f"{learner.micro_batch_tokens} tokens",
+            where=_where(placement.learner),
+        )
+    )
+    repo = config.tracking.aim_repo or config.runs_dir
+    aim = f"metrics.jsonl and the Aim repository in {repo}" if config.tracking.aim else "metrics.jsonl"
+    rows.append(ProcessPlan(name="tracker", work=aim, where="not pinned"))
+    return rows
+
+
+def _where(cores: Sequence[int] | None) -> str:
+    if cores is None:
+        return "not pinned"
+    return f"{'core' if len(cores) == 1 else 'cores'} {', '.join(map(str, cores))}"
+
+
+def _warnings(config: RunConfig, placement: Placement, cores: Sequence[int]) -> list[str]:
+    warnings = []
+    if placement.shares_cores:
+        warnings.append(
+            f"{config.generation.num_generators} generators and the learner share {len(cores)} "
+            f"{'core' if len(cores) == 1 else 'cores'}: two busy processes on one core slow each other down. "
+            "Fewer generators would be faster."
+        )
+    if config.cluster.address and config.channel.host == "127.0.0.1":
+        warnings.append(
+            "channel.host=127.0.0.1 can be reached from this machine only: generators on other machines of the cluster "
+            "could not connect."
+        )
+    if config.generation.top_p < 1 or config.generation.top_k > 0:
+        warnings.append(
+            "With generation.top_p below 1 or top_k above 0, μ is of the truncated distribution and π_prox of the "
+            "whole: importance weights are below 1 even on-policy."
+        )
+    return warnings
+
+
+def _versions(count: int) -> str:
+    return "version" if count == 1 else "versions"
+
+
+def _batches(count: int) -> str:
+    return "batch" if count == 1 else "batches"
