@@ -148,6 +148,10 @@ class Controller:
         """A generator's process is dead: its leases go back at once."""
         self._generators.died(name, reason)
 
+    def report(self, message: str) -> None:
+        """Something that the user should read."""
+        self._observer.said(message)
+
     def fail(self, error: Exception) -> None:
         """The run cannot go on."""
         self._resolve(error)
@@ -177,6 +181,7 @@ class Controller:
                 await self._pump()
                 self._observer.tick(
                     version=self.coordinator.version,
+                    phase=self.phase,
                     counts=self.coordinator.counts,
                     roster=self._generators.roster,
                     now_s=self._clock(),

@@ -87,7 +87,7 @@ class Observer(Protocol):
         """Something that the user should read."""
         ...
 
-    def tick(self, *, version: int, counts: Counts, roster: Roster, now_s: float) -> None:
+    def tick(self, *, version: int, phase: str, counts: Counts, roster: Roster, now_s: float) -> None:
         """Called a few times a second: draw, and write system metrics."""
         ...
 

@@ -92,6 +92,10 @@ class Roster:
             peer.warned_version = version
         return late
 
+    def by_name(self) -> list[GeneratorPeer]:
+        """The living, in the order of their names."""
+        return sorted(self.peers.values(), key=lambda p: p.name)
+
     def by_freshness(self) -> list[GeneratorPeer]:
         """Who gets leases first: the newest weights, then the most room."""
         return sorted(self.peers.values(), key=lambda p: (-p.active_version, -p.credit, p.name))

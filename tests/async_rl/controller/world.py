@@ -177,7 +177,7 @@ class Notes:
     def said(self, message: str) -> None:
         self.messages.append(message)
 
-    def tick(self, *, version: int, counts: Counts, roster: Roster, now_s: float) -> None:
+    def tick(self, *, version: int, phase: str, counts: Counts, roster: Roster, now_s: float) -> None:
         self.counts.append(counts)
 
 

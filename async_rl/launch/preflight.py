@@ -1,0 +1,85 @@
+"""What is checked before any process starts, so that a user's mistake costs seconds.
+
+Owns the checks and the prompts that they load: model folder, tokenizer, data, reward function, shared memory.
+Each raises a `UserError` that says the value, the place and the remedy.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from async_rl.config.schema import RunConfig
+from async_rl.data.prompt_set import PromptSet
+from async_rl.data.source import load_rows
+from async_rl.data.tokenizer import Tokenizer
+from async_rl.errors import ModelError, ResourceError
+from async_rl.protocol import Prompt
+from generators.reward_function import load_reward_function
+from learner.model_shape import read_shape
+
+SHARED_MEMORY = Path("/dev/shm")
+SLOTS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preflight:
+    """What a run needs and was found in order."""
+
+    prompts: list[Prompt]
+    held_out: list[Prompt]
+    messages: list[str]
+
+
+def check(config: RunConfig) -> Preflight:
+    """Looks at everything that a run reads.
+
+    Raises:
+        UserError: something is missing, malformed or too small.
+    """
+    folder = Path(config.model.path)
+    check_model_folder(folder)
+    load_reward_function(config.reward.function)
+    check_shared_memory(folder)
+    tokenizer = Tokenizer(folder)
+    sets = [prompt_set(config, tokenizer, is_held_out=is_held_out) for is_held_out in (False, True)]
+    return Preflight(
+        prompts=sets[0].prompts,
+        held_out=sets[1].prompts,
+        messages=[s.message for s in sets if s.message is not None],
+    )
+
+
+def prompt_set(config: RunConfig, tokenizer: Tokenizer, *, is_held_out: bool) -> PromptSet:
+    """One split's prompts."""
+    rows = load_rows(config.data, is_held_out=is_held_out, seed=config.seed)
+    return PromptSet.build(rows, tokenizer, max_tokens=config.data.max_prompt_tokens)
+
+
+def check_model_folder(folder: Path) -> None:
+    """Raises a `ModelError` for a folder without a supported model."""
+    if not folder.is_dir():
+        raise ModelError(
+            f"no model folder {folder}",
+            place="model.path",
+            remedy="give a Hugging Face folder; `async-rl sft` makes one (configs/quickstart-sft.yaml)",
+        )
+    read_shape(folder)
+
+
+def check_shared_memory(folder: Path) -> None:
+    """Raises a `ResourceError` where two versions of the weights do not fit into shared memory."""
+    needed = SLOTS * weight_bytes(folder)
+    stats = os.statvfs(SHARED_MEMORY)
+    free = stats.f_bavail * stats.f_frsize
+    if needed > free:
+        raise ResourceError(
+            f"{SHARED_MEMORY} has {free >> 20} MiB left, {SLOTS} versions of the weights need {needed >> 20} MiB",
+            place=f"weights.transport=shm, {SHARED_MEMORY}",
+            remedy="remove leftovers there, or make it larger: mount -o remount,size=… /dev/shm (docker: --shm-size)",
+        )
+
+
+def weight_bytes(folder: Path) -> int:
+    """Size of a model's weights on disk."""
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+

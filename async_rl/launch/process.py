@@ -1,0 +1,39 @@
+"""What every process of a run does first: its log file, its cores, its end.
+
+Owns the redirection of what libraries print, so that the user's terminal shows only what matters to them.
+"""
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import warnings
+from pathlib import Path
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_PR_SET_PDEATHSIG = 1
+
+
+def set_up_process(name: str, logs: Path, *, cores: list[int] | None) -> None:
+    """Sends all output of this process to `logs/NAME.log`, pins it, and ties its life to its parent's."""
+    redirect_output(logs / f"{name}.log")
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr, force=True)
+    logging.captureWarnings(True)
+    warnings.simplefilter("default")
+    if cores is not None:
+        os.sched_setaffinity(0, cores)
+    # A worker whose raylet was killed would otherwise hold its core and its memory for ever.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    logging.getLogger(__name__).info("%s is process %d on cores %s", name, os.getpid(), cores or "all")
+
+
+def redirect_output(path: Path) -> None:
+    """Points file descriptors 1 and 2 at a file: C++ and child processes write there too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)

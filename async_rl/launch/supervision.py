@@ -1,0 +1,87 @@
+"""Watches the processes of a run: starts dead generators again, and tells the controller who died.
+
+Owns what is done about a death. A generator is started again up to `generation.max_restarts` times; one that
+is beyond that is left out, and the run ends only with the last of them. The learner's death ends the run:
+it is resumed from its last checkpoint. A user's mistake, raised in any process, ends the run with its own words.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayActorError, RayTaskError
+
+from async_rl.controller.controller import Controller
+from async_rl.errors import RunError, UserError
+
+logger = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """One task a process."""
+
+    def __init__(self, controller: Controller, *, max_restarts: int) -> None:
+        self._controller = controller
+        self._max_restarts = max_restarts
+        self._living: set[str] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def watch_generator(self, name: str, actor: ActorHandle, address: str) -> None:
+        """Runs a generator until the run ends."""
+        self._living.add(name)
+        self._tasks.append(asyncio.create_task(self._keep_generator(name, actor, address), name=f"watch {name}"))
+
+    def watch_learner(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Runs the learner; its end is the run's."""
+        self._tasks.append(asyncio.create_task(self._follow_learner(run), name="watch learner"))
+
+    async def generators_left(self, timeout_s: float) -> None:
+        """Waits for processes that were told to end."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _keep_generator(self, name: str, actor: ActorHandle, address: str) -> None:
+        for restart in range(self._max_restarts + 1):
+            try:
+                await actor.run.remote(address)
+                return
+            except RayTaskError as error:
+                cause = error.cause
+                if isinstance(cause, UserError):
+                    self._controller.fail(cause)
+                    return
+                reason = f"{type(cause).__name__}: {cause}"
+                # Its state cannot be trusted any more: a half-loaded engine must not sample.
+                ray.kill(actor, no_restart=False)
+            except RayActorError as error:
+                reason = first_line(error)
+            logger.warning("%s died (restart %d): %s", name, restart, reason)
+            self._controller.generator_died(name, reason)
+        self._living.discard(name)
+        message = f"{name} died {self._max_restarts + 1} times (generation.max_restarts={self._max_restarts}): {reason}"
+        if self._living:
+            self._controller.report(f"{message}. The run goes on without it.")
+        else:
+            self._controller.fail(RunError(f"no generator is left: {message}"))
+
+    async def _follow_learner(self, run: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await run()
+        except RayTaskError as error:
+            cause = error.cause
+            known = isinstance(cause, UserError | RunError)
+            self._controller.fail(cause if known else RunError(f"the learner failed: {type(cause).__name__}: {cause}"))
+        except RayActorError as error:
+            self._controller.fail(RunError(f"the learner died: {first_line(error)}"))
+        else:
+            self._controller.learner_left()
+
+
+def first_line(error: Exception) -> str:
+    """What Ray says of a death, without its page of advice."""
+    return str(error).strip().splitlines()[0]
