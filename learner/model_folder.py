@@ -124,8 +124,7 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 def _weight_files(folder: Path) -> list[Path]:
     index = folder / _INDEX
     if index.is_file():
-        shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        return [folder / shard for shard in sorted(set(shards))]
+        return [folder / shard for shard in _shards_in(index)]
     if not (folder / _WEIGHTS).is_file():
         raise ModelError(
             f"there is neither {_WEIGHTS} nor {_INDEX}",
@@ -133,6 +132,17 @@ def _weight_files(folder: Path) -> list[Path]:
             remedy="save the model with safetensors (`save_pretrained` does)",
         )
     return [folder / _WEIGHTS]
+
+
+def _shards_in(index: Path) -> list[str]:
+    try:
+        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(
+            f"the index of the weights cannot be read: {type(error).__name__}: {error}",
+            place=str(index),
+            remedy="copy or download the file again",
+        ) from error
 
 
 def _write_weights(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:

@@ -5,6 +5,7 @@ processes and leaves a manager behind when the learner is killed.
 """
 
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from megatron.core import dist_checkpointing, parallel_state
@@ -18,6 +19,7 @@ from megatron.core.dist_checkpointing.strategies.torch import (
 )
 from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save as save_state_dict
 
@@ -45,15 +47,22 @@ def load(folder: Path, model: GPTModel, optimizer: GuardedOptimizer) -> None:
     wanted = _sharded_state(model, optimizer, is_loading=True)
     try:
         state = dist_checkpointing.load(wanted, str(folder))
-    except (CheckpointingException, KeyError, OSError) as error:
+    except (CheckpointingException, CheckpointException, UnpicklingError, EOFError, KeyError, OSError) as error:
         raise ModelError(
-            f"the checkpoint cannot be read: {error}",
+            f"the checkpoint cannot be read: {_cause(error)}",
             place=str(folder),
             remedy="resume with the model that the checkpoint was saved from, or from an older checkpoint",
         ) from error
     model.load_state_dict(state["model"])
     optimizer.load_state(state["optimizer"], state["scheduler"])
     _set_random_state(state["random"])
+
+
+def _cause(error: BaseException) -> str:
+    # torch's exception (no `Exception`, so it would pass every handler) holds the failures of each rank.
+    if isinstance(error, CheckpointException) and error.failures:
+        error = next(iter(error.failures.values()))[0]
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _sharded_state(model: GPTModel, optimizer: GuardedOptimizer, *, is_loading: bool) -> ShardedStateDict:

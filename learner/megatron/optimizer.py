@@ -7,7 +7,7 @@ import math
 
 import torch
 from megatron.core.distributed import DistributedDataParallel
-from megatron.core.optimizer import MegatronOptimizer, get_megatron_optimizer
+from megatron.core.optimizer import ChainedOptimizer, MegatronOptimizer, get_megatron_optimizer
 from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
@@ -39,6 +39,7 @@ class GuardedOptimizer:
             ),
             [model],
         )
+        _make_moments(self.optimizer)
         self.scheduler = _scheduler(self.optimizer, config, num_steps)
 
     @property
@@ -70,6 +71,13 @@ class GuardedOptimizer:
         for group, kept in zip(self.optimizer.param_groups, options, strict=True):
             group.update(kept)
         self.scheduler.load_state_dict(scheduler)
+
+
+def _make_moments(optimizer: MegatronOptimizer) -> None:
+    # Megatron makes them at the first update, and a checkpoint before it (Ctrl-C) would miss them.
+    parts = optimizer.chained_optimizers if isinstance(optimizer, ChainedOptimizer) else [optimizer]
+    for part in parts:
+        part.init_state_fn(part.optimizer, part.config)
 
 
 def _scheduler(optimizer: MegatronOptimizer, config: OptimizerConfig, num_steps: int) -> OptimizerParamScheduler:
