@@ -5,9 +5,11 @@ Owns what is built and closed in which order. The supervisor that starts the pro
 
 import os
 import socket
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from async_rl.channel.peer_socket import BlockingPeerSocket
+from async_rl.checkpoints import read_loop_state
 from async_rl.config.schema import RunConfig
 from async_rl.protocol import SCHEMA_VERSION, Hello, Role
 from async_rl.weights.shm import ShmWeightPublisher
@@ -31,33 +33,24 @@ def run_learner(
         run_id: names the shared memory.
         checkpoint: where to go on from; None begins with the model's own weights.
     """
-    backend = MegatronBackend(
-        config.model,
-        config.learner.optimizer,
-        num_steps=config.steps * config.learner.epochs * config.learner.mini_batches,
-        seed=config.seed,
-        num_threads=config.learner.num_threads,
-    )
-    version = 0
-    if checkpoint is not None:
-        backend.load(checkpoint / "learner")
-        version = int(checkpoint.name)
-    reference = None
-    if config.objective.kl_coef > 0:
-        reference = MegatronBackend(
-            config.model, None, num_steps=0, seed=config.seed, num_threads=config.learner.num_threads
+    with ExitStack() as stack:
+        backend = stack.enter_context(closing(_policy(config)))
+        version = 0
+        if checkpoint is not None:
+            version = read_loop_state(checkpoint).version
+            backend.load(checkpoint / "learner")
+        reference = stack.enter_context(closing(_reference(config))) if config.objective.kl_coef > 0 else None
+        publisher = stack.enter_context(closing(ShmWeightPublisher(run_id)))
+        hello = Hello(
+            schema_version=SCHEMA_VERSION,
+            role=Role.LEARNER,
+            name="learner-0",
+            incarnation=incarnation,
+            pid=os.getpid(),
+            host=socket.gethostname(),
         )
-    hello = Hello(
-        schema_version=SCHEMA_VERSION,
-        role=Role.LEARNER,
-        name="learner-0",
-        incarnation=incarnation,
-        pid=os.getpid(),
-        host=socket.gethostname(),
-    )
-    peer = BlockingPeerSocket(address, hello, max_message_bytes=config.channel.max_message_mib << 20)
-    publisher = ShmWeightPublisher(run_id)
-    try:
+        max_bytes = config.channel.max_message_mib << 20
+        peer = stack.enter_context(closing(BlockingPeerSocket(address, hello, max_message_bytes=max_bytes)))
         peer.connect(CONNECT_TIMEOUT_S)
         Learner(
             config,
@@ -68,7 +61,18 @@ def run_learner(
             run_folder=run_folder,
             version=version,
         ).run()
-    finally:
-        publisher.close()
-        peer.close()
-        backend.close()
+
+
+def _policy(config: RunConfig) -> MegatronBackend:
+    return MegatronBackend(
+        config.model,
+        config.learner.optimizer,
+        num_steps=config.steps * config.learner.epochs * config.learner.mini_batches,
+        seed=config.seed,
+        num_threads=config.learner.num_threads,
+    )
+
+
+def _reference(config: RunConfig) -> MegatronBackend:
+    """The model's own weights, whatever was resumed."""
+    return MegatronBackend(config.model, None, num_steps=0, seed=config.seed, num_threads=config.learner.num_threads)

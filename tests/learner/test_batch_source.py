@@ -1,0 +1,90 @@
+"""The learner's conversation with a controller, over a real socket."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from async_rl.channel.controller_socket import ControllerSocket
+from async_rl.channel.peer_socket import BlockingPeerSocket
+from async_rl.errors import ChannelError
+from async_rl.protocol import (
+    SCHEMA_VERSION,
+    BatchRequest,
+    CheckpointKept,
+    CheckpointWritten,
+    Commit,
+    End,
+    Hello,
+    Refused,
+    Role,
+    StepMetrics,
+)
+from learner.batch_source import ControllerBatchSource
+from tests.learner.groups import random_batch
+
+LIMIT = 1 << 20
+LEARNER = "learner-0-a"
+
+
+@pytest.fixture
+async def controller() -> AsyncIterator[ControllerSocket]:
+    socket = ControllerSocket("127.0.0.1", 0, max_message_bytes=LIMIT, epoch="e1")
+    yield socket
+    socket.close()
+
+
+@pytest.fixture
+async def source(controller: ControllerSocket) -> AsyncIterator[ControllerBatchSource]:
+    hello = Hello(
+        schema_version=SCHEMA_VERSION, role=Role.LEARNER, name="learner-0", incarnation=LEARNER, pid=1, host="here"
+    )
+    peer = BlockingPeerSocket(controller.address, hello, max_message_bytes=LIMIT)
+    received = asyncio.create_task(controller.receive())
+    await asyncio.to_thread(peer.connect, 5.0)
+    await received
+    yield ControllerBatchSource(peer)
+    peer.close()
+
+
+async def test_a_batch_is_asked_for_and_comes_whole(
+    controller: ControllerSocket, source: ControllerBatchSource
+) -> None:
+    batch = random_batch(num_groups=2, group_size=3, version=4)
+    asked = asyncio.create_task(asyncio.to_thread(source.next_batch, 4))
+    assert await controller.receive() == (LEARNER, BatchRequest(version=4))
+    await controller.send(LEARNER, batch)
+    assert await asked == batch
+
+
+async def test_the_end_comes_instead_of_a_batch(controller: ControllerSocket, source: ControllerBatchSource) -> None:
+    asked = asyncio.create_task(asyncio.to_thread(source.next_batch, 4))
+    await controller.receive()
+    end = End(reason="enough", checkpoint=True)
+    await controller.send(LEARNER, end)
+    assert await asked == end
+
+
+async def test_a_checkpoint_is_complete_once_the_controller_says_so(
+    controller: ControllerSocket, source: ControllerBatchSource
+) -> None:
+    completing = asyncio.create_task(asyncio.to_thread(source.complete_checkpoint, 4, Path("there")))
+    assert await controller.receive() == (LEARNER, CheckpointWritten(version=4, folder="there"))
+    assert not completing.done()
+    await controller.send(LEARNER, CheckpointKept(version=4))
+    await completing
+
+
+async def test_a_commit_waits_for_nobody(controller: ControllerSocket, source: ControllerBatchSource) -> None:
+    metrics = StepMetrics(scalars={"loss": 0.5})
+    source.commit(5, metrics)
+    assert await controller.receive() == (LEARNER, Commit(version=5, metrics=metrics))
+
+
+async def test_a_refusal_ends_the_learner(controller: ControllerSocket, source: ControllerBatchSource) -> None:
+    asked = asyncio.create_task(asyncio.to_thread(source.next_batch, 4))
+    await controller.receive()
+    await controller.send(LEARNER, Refused(reason="who are you"))
+    with pytest.raises(ChannelError, match="who are you"):
+        await asked

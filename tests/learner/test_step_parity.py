@@ -1,0 +1,84 @@
+"""A learner's step on Megatron against the same step in plain transformers and torch."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from async_rl.config.schema import CorrectionConfig, LearnerConfig, ModelConfig, ObjectiveConfig, OptimizerConfig
+from learner.advantages import grpo
+from learner.batch import TrainingBatch
+from learner.megatron.backend import MegatronBackend
+from learner.update import Updater
+from tests.learner.conftest import SIZES, MakeReference
+from tests.learner.groups import random_batch
+
+TEMPERATURE = 0.9
+OBJECTIVE = ObjectiveConfig(entropy_coef=0.01)
+CAP = 2.0
+
+pytestmark = pytest.mark.integration
+
+
+def batch() -> TrainingBatch:
+    received = random_batch(
+        num_groups=3, group_size=4, version=4, seed=11, vocabulary=int(str(SIZES["vocab_size"])), max_length=30
+    )
+    return TrainingBatch.build(received, mask_above=None)
+
+
+def plain_step(model: torch.nn.Module, batch: TrainingBatch) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradients, one sequence after the other, every formula written out."""
+    advantages = grpo(batch.rewards, batch.groups, batch.counted, OBJECTIVE.normalize_by_std)
+    model.zero_grad()
+    total = 0.0
+    for sequence, advantage in zip(batch.sequences, advantages, strict=True):
+        tokens = torch.from_numpy(sequence.token_ids).long()
+        log_p = torch.log_softmax(model(tokens[None]).logits[0, :-1] / TEMPERATURE, -1)
+        chosen = log_p.gather(1, tokens[1:, None])[:, 0]
+        mask = torch.from_numpy(sequence.mask[1:]).float()
+        weights = (chosen.detach() - torch.from_numpy(sequence.rollout_logprobs[1:])).exp().clamp(max=CAP)
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        ratios = (chosen - chosen.detach()).exp()
+        loss = ((-weights * advantage * ratios - OBJECTIVE.entropy_coef * entropy) * mask).sum()
+        loss = loss / batch.num_trained_tokens
+        loss.backward()
+        total += float(loss.detach())
+    return total, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def megatron_step(folder: Path, batch: TrainingBatch, *, max_tokens: int) -> tuple[float, dict[str, torch.Tensor]]:
+    backend = MegatronBackend(ModelConfig(path=str(folder)), OptimizerConfig(), num_steps=1, seed=0, num_threads=1)
+    try:
+        updater = Updater(
+            backend,
+            None,
+            learner=LearnerConfig(micro_batch_tokens=max_tokens),
+            objective=OBJECTIVE,
+            correction=CorrectionConfig(cap=CAP),
+            temperature=TEMPERATURE,
+        )
+        outcome = updater.update(batch, updater.score(batch))
+        assert float((outcome.trained_tokens.ratios - 1).abs().max()) <= 1e-5
+        return outcome.steps[0].loss, {name: gradient.clone() for name, gradient in backend.named_gradients()}
+    finally:
+        backend.close()
+
+
+def test_one_step_equals_plain_transformers_and_no_split_changes_it(
+    make_reference: MakeReference, tmp_path: Path
+) -> None:
+    model = make_reference("Qwen3ForCausalLM", tie_word_embeddings=True)
+    loss, gradients = plain_step(model, batch())
+    whole_loss, whole = megatron_step(tmp_path / "model", batch(), max_tokens=10_000)
+    assert whole_loss == pytest.approx(loss, abs=1e-5)
+    for name, gradient in whole.items():
+        torch.testing.assert_close(gradient, gradients[name], rtol=0, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")  # type: ignore[misc]
+    norm = math.sqrt(sum(float(g.square().sum()) for g in gradients.values()))
+    assert norm > 1e-2
+
+    split_loss, split = megatron_step(tmp_path / "model", batch(), max_tokens=50)
+    assert split_loss == pytest.approx(whole_loss, abs=1e-6)
+    for name, gradient in split.items():
+        torch.testing.assert_close(gradient, whole[name], rtol=0, atol=1e-6)
