@@ -1,0 +1,367 @@
+"""A generator keeps its promises to the controller, whatever the order of grants, acks, weights and failures."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from async_rl.errors import ChannelError
+from async_rl.protocol import (
+    Activated,
+    Credit,
+    Delivery,
+    FinishReason,
+    GroupFailed,
+    Heartbeat,
+    Purpose,
+    Refused,
+    Sampling,
+    Scalar,
+    VersionSpan,
+    WeightManifest,
+    Welcome,
+    Withdraw,
+)
+from generators.engine import RequestRefused, Sample, UpdateTiming
+from generators.scripted_engine import ScriptedEngine
+from tests.generators.desk import GROUP_SIZE, generator, make_published
+
+calls: Counter[str] = Counter()
+"""How often the reward function was asked, by prompt."""
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> None:
+    calls.clear()
+
+
+async def reward(prompt: str, response: str, answer: str, metadata: Mapping[str, Scalar]) -> float:
+    """Prompt 13 fails always, 7 on its first call, 9 is no number on its first call, 5 hangs on its first call."""
+    calls[prompt] += 1
+    if prompt == "13" or (prompt == "7" and calls[prompt] == 1):
+        raise ValueError(f"cannot judge {prompt}")
+    if prompt == "9" and calls[prompt] == 1:
+        return float("nan")
+    if prompt == "5" and calls[prompt] == 1:
+        await asyncio.sleep(60)
+    return float(len(response.split()))
+
+
+REWARD = f"{__name__}:reward"
+
+
+def index_of(request_id: str) -> int:
+    """Which sample of its group a request is."""
+    return int(request_id.split(".")[2])
+
+
+async def test_a_group_is_delivered_with_what_the_engine_sampled() -> None:
+    engine = ScriptedEngine(lengths=lambda request_id: 3 + index_of(request_id))
+    async with generator(engine, reward=REWARD) as (desk, _):
+        desk.grant(4, attempt=1)
+        delivery = await desk.next(Delivery, after=0)
+        group = delivery.group
+    assert delivery.purpose is Purpose.TRAIN
+    assert (group.group_id, group.attempt, group.incarnation) == (4, 1, "generator-0-a")
+    assert (group.prompt_id, group.task, group.prompt_token_ids) == (4, "sums", [4])
+    assert group.rewards == [3.0, 4.0]
+    # ScriptedEngine: token = (prompt + 7·position + 3·version) mod 32, with version −1.
+    assert [t.token_ids.tolist() for t in group.trajectories] == [[1, 8, 15], [1, 8, 15, 22]]
+    assert group.trajectories[0].rollout_logprobs.tolist() == [-1 - 1 / 32, -1.25, -1 - 15 / 32]
+    assert group.trajectories[0].spans == [VersionSpan(version=-1, start=0, end=3)]
+    assert group.trajectories[0].loss_mask.all()
+    assert {t.finish_reason for t in group.trajectories} == {FinishReason.STOP}
+
+
+async def test_a_response_at_the_limit_says_so() -> None:
+    async with generator(ScriptedEngine(lengths=lambda _: 99), reward=REWARD) as (desk, _):
+        desk.grant(1)
+        delivery = await desk.next(Delivery, after=0)
+    assert [(t.num_tokens, t.finish_reason) for t in delivery.group.trajectories] == [(16, FinishReason.LENGTH)] * 2
+
+
+async def test_evaluation_leases_are_worked_on_with_their_own_size_and_sampling() -> None:
+    async with generator(ScriptedEngine(), reward=REWARD) as (desk, _):
+        greedy = Sampling(max_tokens=2, temperature=0.0)
+        desk.grant(1, purpose=Purpose.EVALUATE, group_size=1, sampling=greedy)
+        desk.grant(1)
+        deliveries = [await desk.next(Delivery, after=n) for n in range(2)]
+    assert {d.purpose: [t.num_tokens for t in d.group.trajectories] for d in deliveries} == {
+        Purpose.EVALUATE: [2],
+        Purpose.TRAIN: [8, 8],
+    }
+
+
+class GatedEngine(ScriptedEngine):
+    """Holds every request until the test lets it go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates: dict[str, asyncio.Event] = {}
+
+    async def generate(self, request_id: str, prompt_token_ids: Sequence[int], sampling: Sampling) -> Sample:
+        gate = self.gates[request_id.split("-")[1]] = asyncio.Event()
+        await gate.wait()
+        return await super().generate(request_id, prompt_token_ids, sampling)
+
+    def release(self, group_id: int, index: int) -> None:
+        self.gates[f"{group_id}.0.{index}.0"].set()
+
+
+async def test_credit_is_what_has_been_received_and_what_still_fits() -> None:
+    engine = GatedEngine()
+    async with generator(engine, reward=REWARD, max_concurrent=5) as (desk, _):
+        assert (await desk.next(Credit, after=0)).limit == 2  # 5 slots hold 2 groups of 2
+        desk.grant(1)
+        await desk.until(lambda: len(engine.gates) == 2)
+        desk.grant(2)
+        await desk.until(lambda: len(engine.gates) == 4)
+        # Received 1, room for 1; received 2, room for none: the limit stays, and is not said again.
+        assert [credit.limit for credit in desk.of(Credit)] == [2]
+        engine.release(1, 0)
+        assert (await desk.next(Credit, after=1)).limit == 3  # 2 of 5 slots are free while the sibling still runs
+        engine.release(1, 1)
+        await desk.next(Delivery, after=0)
+        engine.release(2, 0)
+        assert (await desk.next(Credit, after=2)).limit == 4
+
+
+async def test_more_leases_than_fit_wait_for_room() -> None:
+    engine = ScriptedEngine(lengths=lambda request_id: 2 + index_of(request_id), token_s=0.001)
+    async with generator(engine, reward=REWARD, max_concurrent=4) as (desk, _):
+        desk.grant(*range(20, 30))
+        await desk.next(Delivery, after=9)
+        limits = [credit.limit for credit in desk.of(Credit)]
+    assert engine.most_open == 4
+    assert limits == sorted(limits) and limits[-1] <= 12
+
+
+async def test_siblings_are_rewarded_while_others_still_run() -> None:
+    engine = GatedEngine()
+    async with generator(engine, reward=REWARD) as (desk, _):
+        desk.grant(1)
+        await desk.until(lambda: len(engine.gates) == 2)
+        engine.release(1, 0)
+        await desk.until(lambda: calls["1"] == 1)
+        assert not desk.of(Delivery)
+        engine.release(1, 1)
+        await desk.next(Delivery, after=0)
+
+
+@pytest.mark.parametrize(("prompt", "timeouts"), [(7, 0), (9, 0), (5, 1)])
+async def test_a_failed_reward_samples_only_that_response_again(prompt: int, timeouts: int) -> None:
+    engine = ScriptedEngine()
+    async with generator(engine, reward=REWARD, heartbeat_s=0.05) as (desk, _):
+        desk.grant(prompt)
+        group = (await desk.next(Delivery, after=0)).group
+        stats = (await desk.next(Heartbeat, after=len(desk.of(Heartbeat)))).stats
+    assert group.rewards == [8.0, 8.0]
+    assert len(engine.started_requests) == GROUP_SIZE + 1
+    assert stats.resampled == 1
+    assert (stats.reward_errors, stats.reward_timeouts) == (1 - timeouts, timeouts)
+    assert stats.sampled_tokens == 24
+
+
+async def test_a_group_whose_reward_keeps_failing_goes_back_with_the_reason() -> None:
+    engine = ScriptedEngine(lengths=index_of)
+    async with generator(engine, reward=REWARD, max_retries=1) as (desk, _):
+        desk.grant(13, attempt=2)
+        failed = await desk.next(GroupFailed, after=0)
+        assert (failed.group_id, failed.attempt, failed.purpose) == (13, 2, Purpose.TRAIN)
+        assert "no reward after 2 samples" in failed.reason
+        assert "ValueError: cannot judge 13" in failed.reason
+        # Nobody else is hurt, and its room is free again.
+        desk.grant(1, 2, 3, 4)
+        await desk.next(Delivery, after=3)
+        assert not [d for d in desk.of(Delivery) if d.group.group_id == 13]
+        assert desk.of(Credit)[-1].limit == 5 + 4
+
+
+async def test_a_refused_request_fails_its_group_alone() -> None:
+    class Picky(ScriptedEngine):
+        async def generate(self, request_id: str, prompt_token_ids: Sequence[int], sampling: Sampling) -> Sample:
+            if prompt_token_ids == [3]:
+                raise RequestRefused("the prompt is too long")
+            return await super().generate(request_id, prompt_token_ids, sampling)
+
+    async with generator(Picky(), reward=REWARD) as (desk, _):
+        desk.grant(3, 4)
+        assert "the prompt is too long" in (await desk.next(GroupFailed, after=0)).reason
+        assert (await desk.next(Delivery, after=0)).group.group_id == 4
+
+
+async def test_a_delivery_is_said_again_at_every_welcome_until_its_ack() -> None:
+    async with generator(ScriptedEngine(), reward=REWARD) as (desk, _):
+        desk.grant(1, 2)
+        first = [await desk.next(Delivery, after=n) for n in range(2)]
+        desk.tell(Welcome(epoch="2"))
+        again = [await desk.next(Delivery, after=n) for n in range(2, 4)]
+        assert again == first
+        desk.acknowledge(first[0])
+        desk.tell(Welcome(epoch="2"))
+        assert await desk.next(Delivery, after=4) == first[1]
+        desk.acknowledge(first[1])
+        desk.acknowledge(first[1])  # of the second copy
+        heartbeats = len(desk.of(Heartbeat))
+        desk.tell(Welcome(epoch="3"))
+        await desk.next(Heartbeat, after=heartbeats)
+        assert len(desk.of(Delivery)) == 5
+
+
+async def test_a_welcome_starts_the_count_of_leases_anew() -> None:
+    async with generator(ScriptedEngine(), reward=REWARD, max_concurrent=8) as (desk, _):
+        desk.grant(1, 2, 3)
+        await desk.next(Delivery, after=2)
+        await desk.until(lambda: desk.of(Credit)[-1].limit == 3 + 4)
+        desk.tell(Welcome(epoch="2"))
+        await desk.until(lambda: desk.of(Credit)[-1].limit == 4)
+
+
+async def test_a_withdrawn_group_is_cancelled_in_the_engine_and_forgotten() -> None:
+    engine = ScriptedEngine(lengths=lambda _: 16, token_s=0.05)
+    async with generator(engine, reward=REWARD) as (desk, _):
+        desk.grant(1, 2)
+        await desk.until(lambda: len(engine.open_requests) == 4)
+        desk.tell(Withdraw(group_ids=[1, 99], purpose=Purpose.TRAIN))
+        await desk.until(lambda: len(engine.open_requests) == 2)
+        assert {request_id.split(".")[0] for request_id in engine.open_requests} == {"train-2"}
+        delivery = await desk.next(Delivery, after=0)
+        assert delivery.group.group_id == 2
+        desk.tell(Withdraw(group_ids=[2], purpose=Purpose.EVALUATE))
+        desk.tell(Welcome(epoch="2"))
+        assert (await desk.next(Delivery, after=1)) == delivery  # another purpose's group 2 was withdrawn
+        desk.tell(Withdraw(group_ids=[2], purpose=Purpose.TRAIN))
+        heartbeats = len(desk.of(Heartbeat))
+        desk.tell(Welcome(epoch="3"))
+        await desk.next(Heartbeat, after=heartbeats)
+        assert len(desk.of(Delivery)) == 2
+
+
+async def test_a_withdrawal_in_the_same_breath_as_its_grant_frees_the_room() -> None:
+    async with generator(ScriptedEngine(), reward=REWARD) as (desk, _):
+        await desk.next(Credit, after=0)
+        desk.grant(1, 2)
+        desk.tell(Withdraw(group_ids=[1, 2], purpose=Purpose.TRAIN))
+        await desk.until(lambda: desk.of(Credit)[-1].limit == 2 + 4)
+        assert not desk.of(Delivery)
+
+
+async def test_a_later_attempt_replaces_an_earlier_one() -> None:
+    engine = ScriptedEngine(token_s=0.01)
+    async with generator(engine, reward=REWARD) as (desk, _):
+        desk.grant(1, attempt=0)
+        await desk.until(lambda: len(engine.open_requests) == 2)
+        desk.grant(1, attempt=1)
+        assert (await desk.next(Delivery, after=0)).group.attempt == 1
+        await asyncio.sleep(0.05)
+        assert len(desk.of(Delivery)) == 1
+
+
+async def test_a_lease_that_is_over_is_not_worked_on_any_more() -> None:
+    engine = ScriptedEngine(lengths=lambda _: 16, token_s=0.05)
+    async with generator(engine, reward=REWARD) as (desk, _):
+        desk.grant(1, timeout_s=0.05)
+        await desk.until(lambda: bool(engine.open_requests))
+        await desk.until(lambda: not engine.open_requests)
+        await desk.until(lambda: desk.of(Credit)[-1].limit == 1 + 4)
+        assert not desk.of(Delivery) and not desk.of(GroupFailed)
+
+
+async def test_tokens_carry_the_version_that_sampled_them() -> None:
+    engine = ScriptedEngine(lengths=lambda _: 16, token_s=0.005)
+    async with generator(engine, reward=REWARD) as (desk, _):
+        desk.tell(make_published(3))
+        assert (await desk.next(Activated, after=0)).activation.version == 3
+        desk.grant(1)
+        await desk.until(lambda: len(engine.open_requests) == 2)
+        await asyncio.sleep(0.02)
+        desk.tell(make_published(4))
+        trajectory = (await desk.next(Delivery, after=0)).group.trajectories[0]
+    assert [span.version for span in trajectory.spans] == [3, 4]
+    for position, (token, version) in enumerate(
+        zip(trajectory.token_ids.tolist(), trajectory.weight_versions.tolist(), strict=True)
+    ):
+        assert token == (1 + 7 * position + 3 * version) % 32
+
+
+async def test_versions_published_during_an_update_are_skipped_but_for_the_newest() -> None:
+    engine = ScriptedEngine(transfer_s=0.05)
+    async with generator(engine, reward=REWARD) as (desk, _):
+        for version in range(1, 6):
+            desk.tell(make_published(version))
+            if version == 1:
+                await asyncio.sleep(0.01)
+        await desk.next(Activated, after=1)
+        assert [a.activation.version for a in desk.of(Activated)] == [1, 5]
+
+
+@pytest.mark.parametrize("newer_is_known", [True, False])
+async def test_an_unreadable_version_changes_nothing(newer_is_known: bool, caplog: pytest.LogCaptureFixture) -> None:
+    engine = ScriptedEngine(transfer_s=0.02, unreadable=frozenset({1}))
+    async with generator(engine, reward=REWARD) as (desk, _):
+        desk.tell(make_published(1))
+        await asyncio.sleep(0.01 if newer_is_known else 0.04)
+        assert engine.active_version == -1
+        desk.tell(make_published(2))
+        assert (await desk.next(Activated, after=0)).activation.version == 2
+    # It is worth a word only where nothing newer makes up for it.
+    assert ("version 1 is not activated" in caplog.text) is not newer_is_known
+
+
+async def test_heartbeats_tell_idle_and_paused_time() -> None:
+    engine = ScriptedEngine(token_s=0.01, pause_s=0.05)
+    async with generator(engine, reward=REWARD, heartbeat_s=0.01) as (desk, _):
+        desk.tell(make_published(1))
+        await desk.next(Activated, after=0)
+        await asyncio.sleep(0.1)
+        idle = (await desk.next(Heartbeat, after=len(desk.of(Heartbeat)))).stats
+        desk.grant(1)
+        await desk.next(Delivery, after=0)
+        busy = (await desk.next(Heartbeat, after=len(desk.of(Heartbeat)))).stats
+    assert (idle.active_version, idle.running_requests, idle.sampled_tokens) == (1, 0, 0)
+    assert idle.idle_s == pytest.approx(idle.elapsed_s, abs=1e-4)
+    assert idle.paused_s >= 0.05
+    assert busy.sampled_tokens == 16
+    assert busy.elapsed_s - busy.idle_s >= 8 * 0.01
+    assert busy.idle_s >= idle.idle_s
+
+
+async def test_the_end_cancels_what_is_running() -> None:
+    engine = ScriptedEngine(lengths=lambda _: 16, token_s=1.0)
+    async with generator(engine, reward=REWARD) as (desk, task):
+        desk.grant(1, 2)
+        await desk.until(lambda: len(engine.open_requests) == 4)
+    assert task.done() and task.exception() is None
+    assert not engine.open_requests
+
+
+async def test_a_refusal_ends_it_with_the_reason() -> None:
+    async with generator(ScriptedEngine(), reward=REWARD) as (desk, task):
+        desk.tell(Refused(reason="another schema"))
+        with pytest.raises(ChannelError, match="another schema"):
+            await asyncio.wait_for(task, 5)
+
+
+class BrokenError(Exception):
+    """What a dead engine raises."""
+
+
+@pytest.mark.parametrize("where", ["generate", "update_weights"])
+async def test_a_broken_engine_ends_the_generator_with_its_own_error(where: str) -> None:
+    class Broken(ScriptedEngine):
+        async def generate(self, request_id: str, prompt_token_ids: Sequence[int], sampling: Sampling) -> Sample:
+            if where == "generate" and index_of(request_id) == 1:
+                raise BrokenError
+            await asyncio.sleep(60)
+            raise AssertionError
+
+        async def update_weights(self, manifest: WeightManifest) -> UpdateTiming:
+            raise BrokenError
+
+    async with generator(Broken(), reward=REWARD) as (desk, task):
+        desk.grant(1, 2)
+        if where == "update_weights":
+            desk.tell(make_published(1))
+        with pytest.raises(BrokenError):
+            await asyncio.wait_for(task, 5)
