@@ -1,0 +1,140 @@
+"""A whole learner process, but for its supervisor: Megatron, shared memory, sockets and checkpoints."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from async_rl.channel.controller_socket import ControllerSocket
+from async_rl.checkpoints import Checkpoints, LoopState
+from async_rl.config.schema import CheckpointConfig, LearnerConfig, ModelConfig, ObjectiveConfig, RunConfig
+from async_rl.ledger import Ledger
+from async_rl.protocol import (
+    BatchRequest,
+    CheckpointKept,
+    CheckpointWritten,
+    Commit,
+    End,
+    Hello,
+    Published,
+    StepMetrics,
+)
+from async_rl.weights.shm import ShmWeightSubscriber
+from learner.process import run_learner
+from tests.learner.conftest import MakeReference
+from tests.learner.groups import random_batch
+
+pytestmark = pytest.mark.integration
+
+LEARNER = "learner-0-a"
+
+
+class Script:
+    """A controller that gives `last - first` batches and keeps what it hears."""
+
+    def __init__(self, socket: ControllerSocket, checkpoints: Checkpoints, *, last: int) -> None:
+        self._socket = socket
+        self._checkpoints = checkpoints
+        self._subscriber = ShmWeightSubscriber()
+        self._last = last
+        self.weights: dict[int, dict[str, torch.Tensor]] = {}
+        self.metrics: dict[int, StepMetrics] = {}
+
+    async def run(self) -> None:
+        """Serves until the end has been said."""
+        while True:
+            _, message = await self._socket.receive()
+            match message:
+                case BatchRequest(version=version) if version == self._last:
+                    await self._socket.send(LEARNER, End(reason="enough", checkpoint=True))
+                case BatchRequest(version=version):
+                    await self._socket.send(LEARNER, random_batch(num_groups=2, group_size=3, version=version))
+                case Published(manifest=manifest):
+                    received = self._subscriber.receive(manifest)
+                    self.weights[manifest.version] = {name: tensor.clone() for name, tensor in received}
+                case Commit(version=version, metrics=metrics):
+                    self.metrics[version] = metrics
+                case CheckpointWritten(version=version, folder=folder):
+                    state = LoopState(
+                        version=version,
+                        ledger=Ledger(max_attempts=3).snapshot(),
+                        trained_tokens=0,
+                        next_evaluation_id=0,
+                        run_hash=None,
+                    )
+                    self._checkpoints.complete(Path(folder), state)
+                    await self._socket.send(LEARNER, CheckpointKept(version=version))
+                case Hello():
+                    pass
+                case _:
+                    raise AssertionError(message)
+
+    def close(self) -> None:
+        self._subscriber.close()
+
+
+@pytest.fixture
+async def socket() -> AsyncIterator[ControllerSocket]:
+    controller = ControllerSocket("127.0.0.1", 0, max_message_bytes=1 << 24, epoch="e1")
+    yield controller
+    controller.close()
+
+
+async def learn(
+    config: RunConfig, socket: ControllerSocket, folder: Path, *, last: int, checkpoint: Path | None
+) -> Script:
+    script = Script(socket, Checkpoints(folder=folder / "checkpoints", keep=2), last=last)
+    serving = asyncio.create_task(script.run())
+    learner = asyncio.create_task(
+        asyncio.to_thread(
+            run_learner,
+            config,
+            address=socket.address,
+            incarnation=LEARNER,
+            run_folder=folder,
+            run_id=f"test-{os.getpid()}",
+            checkpoint=checkpoint,
+        )
+    )
+    await asyncio.wait({serving, learner}, return_when=asyncio.FIRST_COMPLETED)
+    serving.cancel()
+    script.close()
+    await learner
+    return script
+
+
+async def test_a_learner_publishes_commits_checkpoints_exports_and_goes_on_from_there(
+    socket: ControllerSocket, make_reference: MakeReference, tmp_path: Path
+) -> None:
+    model = make_reference("Qwen3ForCausalLM")
+    config = RunConfig(
+        steps=4,
+        model=ModelConfig(path=str(tmp_path / "model")),
+        learner=LearnerConfig(groups_per_step=2, micro_batch_tokens=64),
+        checkpoint=CheckpointConfig(every=2),
+        objective=ObjectiveConfig(kl_coef=0.01),
+    )
+    whole = await learn(config, socket, tmp_path / "whole", last=4, checkpoint=None)
+    assert sorted(whole.weights) == [0, 1, 2, 3, 4] and sorted(whole.metrics) == [1, 2, 3, 4]
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(whole.weights[0][name], parameter.detach(), rtol=0, atol=0)
+    exported = load_file(tmp_path / "whole" / "model" / "model.safetensors")
+    assert exported.keys() == whole.weights[4].keys()
+    assert all(torch.equal(exported[name], tensor) for name, tensor in whole.weights[4].items())
+    assert whole.metrics[1].scalars["reference/kl"] == pytest.approx(0, abs=1e-6)
+    assert whole.metrics[4].scalars["reference/kl"] > 1e-6
+    assert not list(Path("/dev/shm").glob(f"*test-{os.getpid()}*"))
+
+    half = tmp_path / "whole" / "checkpoints" / "00000002"
+    resumed = await learn(config, socket, tmp_path / "resumed", last=4, checkpoint=half)
+    assert sorted(resumed.metrics) == [3, 4]
+    assert resumed.metrics[4].scalars["lr"] == whole.metrics[4].scalars["lr"]
+    for name, tensor in whole.weights[4].items():
+        torch.testing.assert_close(resumed.weights[4][name], tensor, rtol=0, atol=1e-6)
+    assert resumed.metrics[4].scalars["reference/kl"] == pytest.approx(
+        whole.metrics[4].scalars["reference/kl"], rel=1e-3
+    )
