@@ -1,4 +1,4 @@
-"""The processes of a run as Ray actors: each a thin shell that sets its process up and calls its entry.
+"""The processes of a run, as Ray makes actors of them: thin shells that set a process up and call its entry.
 
 Heavy imports stand inside the methods on purpose: the driver must not load vllm, megatron or aim, and an actor
 must set its environment and its cores before any of them is loaded. This is the one folder where that is allowed.
@@ -9,15 +9,12 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import ray
-
 from async_rl.config.schema import RunConfig
 from async_rl.launch.process import set_up_process
 from async_rl.run_folder import RunFolder
 from async_rl.tracking.record import Record
 
 
-@ray.remote(num_cpus=1)
 class GeneratorActor:
     """One generator; a call of `run` is one incarnation and returns at the controller's `End`."""
 
@@ -45,7 +42,6 @@ class GeneratorActor:
         )
 
 
-@ray.remote(num_cpus=1)
 class LearnerActor:
     """The learner; `run` returns after the last checkpoint and the export."""
 
@@ -71,7 +67,6 @@ class LearnerActor:
         )
 
 
-@ray.remote(num_cpus=0)
 class TrackerActor:
     """The one sink of metrics."""
 

@@ -82,4 +82,3 @@ def check_shared_memory(folder: Path) -> None:
 def weight_bytes(folder: Path) -> int:
     """Size of a model's weights on disk."""
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-

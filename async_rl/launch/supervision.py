@@ -37,8 +37,8 @@ class Supervisor:
         """Runs the learner; its end is the run's."""
         self._tasks.append(asyncio.create_task(self._follow_learner(run), name="watch learner"))
 
-    async def generators_left(self, timeout_s: float) -> None:
-        """Waits for processes that were told to end."""
+    async def release(self, timeout_s: float) -> None:
+        """Gives processes that were told to end the time to do so, and watches no longer."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
         for task in self._tasks:

@@ -1,0 +1,88 @@
+"""The processes of a run on a Ray cluster: started together, reached by name, ended together.
+
+Owns Ray's start and stop and the actors' handles. Knows nothing of what they say to each other.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import ray
+from ray.actor import ActorHandle
+
+from async_rl.config.option import walk
+from async_rl.config.schema import RunConfig
+from async_rl.launch.actors import GeneratorActor, LearnerActor, TrackerActor
+from async_rl.placement import place
+from async_rl.run_folder import RunFolder
+from async_rl.tracking.record import Record
+
+logger = logging.getLogger(__name__)
+
+
+class Cluster:
+    """Ray and the actors of one run."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder, *, run_id: str) -> None:
+        self._config = config
+        self._folder = folder
+        self._run_id = run_id
+        self.generators: dict[str, ActorHandle] = {}
+
+    def start(self) -> None:
+        """Starts Ray (or joins a cluster), then every process."""
+        num_generators = self._config.generation.num_generators
+        address = self._config.cluster.address
+        ray.init(
+            address=address or None,
+            num_cpus=None if address else num_generators + 1,
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+            logging_level=logging.ERROR,
+        )
+        placement = place(
+            num_generators=num_generators,
+            cores=sorted(os.sched_getaffinity(0)),
+            pin=self._config.cluster.pin_cores,
+        )
+        self._tracker = ray.remote(num_cpus=0)(TrackerActor).remote(self._folder)
+        generator = ray.remote(num_cpus=1, max_restarts=self._config.generation.max_restarts)(GeneratorActor)
+        self.generators = {
+            f"generator-{index}": generator.remote(self._config, index=index, cores=cores, folder=self._folder)
+            for index, cores in enumerate(placement.generators)
+        }
+        self._learner = ray.remote(num_cpus=1)(LearnerActor).remote(
+            self._config, cores=placement.learner, folder=self._folder, run_id=self._run_id
+        )
+
+    async def run_learner(self, address: str, checkpoint: Path | None) -> None:
+        """Returns when the learner has left."""
+        await self._learner.run.remote(address, checkpoint)
+
+    async def open_tracker(self, *, aim_repo: Path | None, run_hash: str | None) -> str | None:
+        """Opens the sink; returns Aim's name of the run."""
+        params = {entry.path: _plain(entry.value) for entry in walk(self._config)}
+        opened: str | None = await self._tracker.open.remote(
+            aim_repo=aim_repo, name=self._config.name, params=params, run_hash=run_hash
+        )
+        return opened
+
+    def write_records(self, records: Sequence[Record]) -> None:
+        """Hands records to the sink and does not wait."""
+        self._tracker.write.remote(records)
+
+    async def close_tracker(self) -> None:
+        """Everything written can be read afterwards."""
+        await self._tracker.close.remote()
+
+    def stop(self) -> None:
+        """Ends every process that is left."""
+        if ray.is_initialized():
+            ray.shutdown()
+
+
+def _plain(value: object) -> object:
+    """Numbers and words as they are, enums as their words."""
+    return value if isinstance(value, bool | int | float) else str(value)

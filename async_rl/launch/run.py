@@ -1,0 +1,256 @@
+"""One run from start to end: everything is found, started, connected, and afterwards gone.
+
+    preflight ─► folder (new, or resumed from its newest checkpoint) ─► port ─► Ray ─► tracker, generators, learner
+              ─► controller.run ─► summary.json, the page, and no process or shared memory left
+
+Owns this order, signals, and the exit code. Decides nothing about groups or weights.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from rich.console import Console
+
+from async_rl.channel.controller_socket import ControllerSocket
+from async_rl.checkpoints import Checkpoints, LoopState, read_loop_state
+from async_rl.config.compose import dump_config
+from async_rl.config.schema import RunConfig
+from async_rl.controller.controller import Controller
+from async_rl.controller.telemetry import Telemetry
+from async_rl.coordinator import Coordinator
+from async_rl.data.sampler import PromptSampler
+from async_rl.errors import RunError
+from async_rl.journal import Journal
+from async_rl.launch import preflight
+from async_rl.launch.cluster import Cluster
+from async_rl.launch.process import LOG_FORMAT
+from async_rl.launch.supervision import Supervisor
+from async_rl.run_folder import RunFolder
+from async_rl.staleness import StalenessGate
+from async_rl.summary import Exit, Summary, SummaryBuilder
+from async_rl.terminal.summary_page import Places, summary_page
+from async_rl.terminal.view import View, open_view
+from async_rl.weights.slots import remove_leftovers, remove_stale
+
+logger = logging.getLogger(__name__)
+
+LEAVE_TIMEOUT_S = 20.0
+
+
+class Resume(StrEnum):
+    """What becomes of an earlier run of the same name."""
+
+    NEVER = "never"
+    """It is set aside."""
+    AUTO = "auto"
+    """It goes on from its newest checkpoint; without one, as `NEVER`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Where a run begins."""
+
+    folder: RunFolder
+    checkpoint: Path | None
+    state: LoopState | None
+
+    @property
+    def version(self) -> int:
+        """The learner's version at the start."""
+        return 0 if self.state is None else self.state.version
+
+    @property
+    def trained_tokens(self) -> int:
+        """Trained before the start."""
+        return 0 if self.state is None else self.state.trained_tokens
+
+
+def launch(config: RunConfig, *, resume: Resume, console: Console) -> Exit:
+    """Runs a config to its end.
+
+    Raises:
+        UserError: found before anything starts, or raised by any process.
+        RunError: the run could not go on; its folder has the logs and the last checkpoint.
+    """
+    remove_stale()
+    found = preflight.check(config)
+    start = begin(config, resume, console)
+    log_to(start.folder.logs / "controller.log")
+    for message in found.messages:
+        console.print(message)
+    view = open_view(console)
+    run = Run(config, start=start, found=found, view=view)
+    try:
+        exit_ = asyncio.run(run.serve())
+    finally:
+        view.close()
+    page = summary_page(run.summary(exit_), places(config, start.folder), staleness_bound=config.staleness.max)
+    console.print(page)
+    return exit_
+
+
+def begin(config: RunConfig, resume: Resume, console: Console) -> Start:
+    """Makes the run's folder, or takes up an earlier one."""
+    folder = RunFolder(Path(config.runs_dir).absolute() / config.name)
+    checkpoints = Checkpoints(folder.checkpoints, config.checkpoint.keep)
+    checkpoint = checkpoints.latest if resume is Resume.AUTO else None
+    if checkpoint is None:
+        aside = folder.set_aside()
+        if aside is not None:
+            console.print(f"An earlier run of this name was moved to {aside} (--resume auto would go on with it).")
+    folder.create()
+    checkpoints.remove_unfinished()
+    folder.config.write_text(dump_config(config), encoding="utf-8")
+    if checkpoint is None:
+        return Start(folder=folder, checkpoint=None, state=None)
+    state = read_loop_state(checkpoint)
+    console.print(f"Going on from version {state.version} ({checkpoint}).")
+    return Start(folder=folder, checkpoint=checkpoint, state=state)
+
+
+def log_to(path: Path) -> None:
+    """Sends this process's log to a file: the terminal belongs to the view."""
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, filename=path, force=True)
+    logging.captureWarnings(True)
+
+
+def places(config: RunConfig, folder: RunFolder) -> Places:
+    """Where everything that a run made lies."""
+    checkpoint = Checkpoints(folder.checkpoints, config.checkpoint.keep).latest
+    return Places(
+        run=str(folder.path),
+        checkpoint=str(checkpoint or ""),
+        model=str(folder.model) if folder.model.is_dir() else "",
+        dashboard=f"async-rl dashboard --repo {aim_repo(config)}" if config.tracking.aim else "",
+    )
+
+
+def aim_repo(config: RunConfig) -> Path:
+    """The folder of the run's Aim repository."""
+    return Path(config.tracking.aim_repo or config.runs_dir).absolute()
+
+
+class Run:
+    """What lives from the first process to the last."""
+
+    def __init__(self, config: RunConfig, *, start: Start, found: preflight.Preflight, view: View) -> None:
+        self._config = config
+        self._start = start
+        self._found = found
+        self._view = view
+        self._id = f"{config.name}-{os.getpid()}"
+        self._summary = SummaryBuilder(trained_tokens=start.trained_tokens, version=start.version)
+        self._journal = Journal(start.folder.journal)
+        self._coordinator = self._make_coordinator()
+        self._signals = 0
+
+    async def serve(self) -> Exit:
+        """Starts everything, waits for the end, leaves nothing behind."""
+        socket = self._bind()
+        cluster = Cluster(self._config, self._start.folder, run_id=self._id)
+        exit_ = Exit.FAILED
+        try:
+            self._view.say("Starting Ray, the generators and the learner.")
+            await asyncio.to_thread(cluster.start)
+            exit_ = await self._control(socket, cluster)
+        finally:
+            self._write_summary(exit_)
+            socket.close()
+            await asyncio.to_thread(cluster.stop)
+            remove_leftovers(self._id)
+        return exit_
+
+    def summary(self, exit_: Exit) -> Summary:
+        """summary.json's content."""
+        return self._summary.build(self._coordinator.counts, exit_)
+
+    async def _control(self, socket: ControllerSocket, cluster: Cluster) -> Exit:
+        config, state = self._config, self._start.state
+        telemetry = Telemetry(
+            config,
+            summary=self._summary,
+            view=self._view,
+            write=cluster.write_records,
+            run_hash=await cluster.open_tracker(
+                aim_repo=aim_repo(config) if config.tracking.aim else None, run_hash=state.run_hash if state else None
+            ),
+            version=self._start.version,
+            now_s=time.monotonic(),
+        )
+        controller = Controller(
+            config,
+            coordinator=self._coordinator,
+            peers=socket,
+            journal=self._journal,
+            checkpoints=Checkpoints(self._start.folder.checkpoints, config.checkpoint.keep),
+            prompts=PromptSampler(self._found.prompts, seed=config.seed, shuffle=config.data.shuffle),
+            held_out=self._found.held_out,
+            observer=telemetry,
+            clock=time.monotonic,
+            trained_tokens=self._start.trained_tokens,
+            next_evaluation_id=state.next_evaluation_id if state else 0,
+        )
+        supervisor = Supervisor(controller, max_restarts=config.generation.max_restarts)
+        self._listen_for_signals(controller)
+        for name, actor in cluster.generators.items():
+            supervisor.watch_generator(name, actor, socket.address)
+        supervisor.watch_learner(lambda: cluster.run_learner(socket.address, self._start.checkpoint))
+        try:
+            await controller.run()
+        finally:
+            await supervisor.release(LEAVE_TIMEOUT_S)
+            telemetry.flush()
+            await cluster.close_tracker()
+        return Exit.COMPLETED if self._coordinator.version >= config.steps else Exit.STOPPED
+
+    def _bind(self) -> ControllerSocket:
+        channel = self._config.channel
+        return ControllerSocket(
+            channel.host, channel.port, max_message_bytes=channel.max_message_mib << 20, epoch=self._id
+        )
+
+    def _make_coordinator(self) -> Coordinator:
+        config, state = self._config, self._start.state
+        gate = StalenessGate(
+            max=config.staleness.max,
+            depth=config.staleness.depth,
+            groups_per_step=config.learner.groups_per_step,
+            steps=config.steps,
+        )
+        over_bound, attempts = config.staleness.over_bound, config.ledger.max_attempts
+        if state is None:
+            return Coordinator.create(gate, over_bound, max_attempts=attempts)
+        return Coordinator.restore(
+            gate,
+            over_bound,
+            max_attempts=attempts,
+            version=state.version,
+            snapshot=state.ledger,
+            journal=self._journal.load(),
+        )
+
+    def _listen_for_signals(self, controller: Controller) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal, controller, number)
+
+    def _on_signal(self, controller: Controller, number: signal.Signals) -> None:
+        """The first asks for an end with a checkpoint; the second does not wait."""
+        self._signals += 1
+        if self._signals == 1:
+            controller.stop(f"{number.name}; once more stops at once")
+        else:
+            controller.fail(Interrupted("stopped at once"))
+
+    def _write_summary(self, exit_: Exit) -> None:
+        self._start.folder.summary.write_bytes(self.summary(exit_).to_json())
+
+
+class Interrupted(RunError):
+    """The user asked twice for an end."""
