@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from async_rl.config.schema import CorrectionConfig, LearnerConfig, ObjectiveConfig, Weighting
+from async_rl.config.schema import Advantage, CorrectionConfig, LearnerConfig, ObjectiveConfig, Weighting
 from async_rl.protocol import Batch
-from learner.advantages import grpo
+from correction.weights import WEIGHTINGS
+from learner.advantages import ADVANTAGES, grpo
 from learner.batch import TrainingBatch
 from learner.packing import PackedSequences
 from learner.update import BatchScores, UpdateOutcome, Updater
@@ -66,6 +67,11 @@ def by_hand(
     (total / batch.num_trained_tokens).backward()
     assert table.grad is not None
     return table.grad
+
+
+def test_every_choice_of_the_config_has_its_function() -> None:
+    assert set(WEIGHTINGS) == {str(choice) for choice in Weighting}
+    assert set(ADVANTAGES) == {str(choice) for choice in Advantage}
 
 
 def test_the_gradient_of_one_step_is_the_one_worked_out_by_hand() -> None:
