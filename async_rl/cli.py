@@ -51,7 +51,8 @@ LAUNCH_HELP = """Train a policy as CONFIG says; KEY=VALUE overrides any option o
 
 Ctrl-C finishes the step and writes a checkpoint; a second Ctrl-C stops at once.
 
-Everything that a run writes lies in runs/NAME (and runs/latest): config, logs, metrics, checkpoints, model, summary.json.
+Everything that a run writes lies in runs/NAME (and runs/latest): config, logs, metrics, checkpoints, model,
+summary.json.
 
 [cyan]async-rl config[/cyan] lists the options.
 """
@@ -156,9 +157,9 @@ def launch(
     """Trains, or shows what would be trained."""
     from async_rl.config.compose import load_run_config
     from async_rl.config.rules import check_run
-    from async_rl.config.shipped import find_config
+    from async_rl.config.shipped import find_config, shipped_folder
 
-    run = load_run_config(find_config(config), overrides or ())
+    run = load_run_config(find_config(config, shipped=shipped_folder()), overrides or ())
     if name is not None:
         run = replace(run, name=name)
         check_run(run)
@@ -181,9 +182,9 @@ def launch(
 def sft(config: ConfigArgument, overrides: OverridesArgument = None) -> None:
     """Trains a warm start."""
     from async_rl.config.compose import load_sft_config
-    from async_rl.config.shipped import find_config
+    from async_rl.config.shipped import find_config, shipped_folder
 
-    warm_start = load_sft_config(find_config(config), overrides or ())
+    warm_start = load_sft_config(find_config(config, shipped=shipped_folder()), overrides or ())
     from async_rl.launch.sft import launch_sft
 
     launch_sft(warm_start, console=out)

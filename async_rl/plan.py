@@ -120,7 +120,8 @@ def accounting(config: RunConfig) -> str:
     """What becomes of every prompt."""
     return (
         "Every issued prompt is trained, or counted as stale, filtered or failed; none is trained twice. "
-        f"A group has failed after {config.ledger.max_attempts} leases without delivery; a reward that fails is never a reward of 0."
+        f"A group has failed after {config.ledger.max_attempts} leases without delivery; "
+        "a reward that fails is never a reward of 0."
     )
 
 
@@ -142,7 +143,7 @@ def _processes(config: RunConfig, placement: Placement) -> list[ProcessPlan]:
     rows += [
         ProcessPlan(
             name=f"generator-{number}",
-            work=f"engine of {generation.max_concurrent} requests, {generation.kv_cache_gib:g} GiB for keys and values, "
+            work=f"engine of {generation.max_concurrent} requests, {generation.kv_cache_gib:g} GiB of keys and values, "
             f"{config.reward.num_workers} reward {'process' if config.reward.num_workers == 1 else 'processes'}",
             where=_where(cores),
         )

@@ -14,7 +14,7 @@ def shipped_folder() -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / "configs"
 
 
-def find_config(name: str) -> Path:
+def find_config(name: str, *, shipped: Path) -> Path:
     """The file that `name` means: a path as given, else a shipped config, with or without its ending.
 
     Where neither exists, the path as given: whoever opens it says what is wrong.
@@ -22,8 +22,7 @@ def find_config(name: str) -> Path:
     given = Path(name)
     if given.exists():
         return given
-    folder = shipped_folder()
-    for candidate in (folder / f"{name}.yaml", folder / name, folder.parent / name):
+    for candidate in (shipped / f"{name}.yaml", shipped / name, shipped.parent / name):
         if not given.is_absolute() and candidate.is_file():
             return candidate
     return given

@@ -80,7 +80,7 @@ def _check_path(path: Path) -> None:
     if path.is_dir():
         raise ConfigError(f"{path} is a folder", place="CONFIG", remedy="name a YAML file in it")
     if not path.exists():
-        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.yaml")], n=1)
+        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.yaml")], n=1, cutoff=0.75)
         raise ConfigError(
             f"there is no config file {path}",
             place="CONFIG",

@@ -36,7 +36,8 @@ class LiveView:
     def close(self) -> None:
         """Draws the newest snapshot and leaves it standing."""
         if self._last is not None and self._live.is_started:
-            self._draw(self._last)
+            # `stop` draws it.
+            self._live.update(run_panel(self._last))
         self._live.stop()
 
     def _draw(self, status: RunStatus) -> None:

@@ -1,0 +1,168 @@
+"""The program as a user runs it: a process of its own, its two streams and its exit code."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("torch", "vllm", "ray", "megatron", "transformers", "aim", "zmq")
+RUN = """defaults: [run_schema, _self_]
+model: {path: no/model}
+data: {task: 'async_rl.data.tasks.addition:Addition'}
+reward: {function: 'async_rl.data.tasks.exact_match:reward'}
+"""
+
+
+def async_rl(*words: str, cwd: Path, then: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs the program; `then` is run in the same process at its end."""
+    program = f"import atexit, sys\nfrom async_rl.cli import main\n{then}\nsys.argv[0] = 'async-rl'\nmain()"
+    repository = str(Path(__file__).resolve().parents[2])
+    return subprocess.run(
+        [sys.executable, "-c", program, *words],
+        cwd=cwd,
+        env={"PYTHONPATH": repository, "COLUMNS": "200", "PATH": "", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(RUN, encoding="utf-8")
+    return path
+
+
+def test_a_dry_run_shows_config_processes_and_guarantees_and_starts_nothing(config: Path) -> None:
+    done = async_rl("launch", "run.yaml", "steps=7", "--dry-run", "--name", "mine", cwd=config.parent)
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "steps: 7",
+        "name: mine",
+        "generator-0",
+        "learner",
+        "No token trains that is more than 4 versions older",
+        "Generation runs up to 1 batch ahead",
+        "The learner waits for the group",
+        "there is no model folder no/model",
+        "Dry run: nothing was started.",
+    ):
+        assert words in done.stdout
+    assert not (config.parent / "runs").exists()
+
+
+def test_the_config_that_a_dry_run_shows_can_be_launched(config: Path) -> None:
+    shown = async_rl("launch", "run.yaml", "steps=7", "--dry-run", cwd=config.parent).stdout
+    (config.parent / "again.yaml").write_text(shown.split("Config\n")[1].split("Processes\n")[0], encoding="utf-8")
+    again = async_rl("launch", "again.yaml", "--dry-run", cwd=config.parent)
+    assert again.stdout == shown
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["launch", "run.yaml", "--dry-run"]], ids=" ".join)
+def test_what_only_informs_loads_nothing_heavy(config: Path, words: list[str]) -> None:
+    then = f"atexit.register(lambda: print('loaded', [m for m in {HEAVY} if m in sys.modules]))"
+    done = async_rl(*words, cwd=config.parent, then=then)
+    assert done.stdout.endswith("loaded []\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (
+            ["launch", "run.yaml", "stepz=3"],
+            ["error:  there is no option `stepz`", "where:  command line: stepz=3", "remedy: did you mean `steps`?"],
+        ),
+        (
+            ["launch", "run.yaml", "staleness.depth=5", "--dry-run"],
+            [
+                "error:  staleness.depth=5 lets generation run further ahead than staleness.max=4 lets anything train",
+                "where:  staleness.depth, staleness.max",
+                "remedy: set staleness.depth=4 or less, or staleness.max=5 or more",
+            ],
+        ),
+        (
+            ["launch", "nothing.yaml"],
+            [
+                "error:  there is no config file FOLDER/nothing.yaml",
+                "where:  CONFIG",
+                "remedy: name a YAML file that exists",
+            ],
+        ),
+        (
+            ["launch", "run.yaml", "--name", "a/b"],
+            [
+                "error:  name='a/b' cannot be the name of a folder",
+                "where:  name",
+                "remedy: give a name of letters, digits, dots, dashes and underscores",
+            ],
+        ),
+        (
+            ["sft", "run.yaml"],
+            [
+                "error:  run.yaml is a config for `async-rl launch`",
+                "where:  FOLDER/run.yaml:1",
+                "remedy: run `async-rl launch FOLDER/run.yaml`, or give a config for `async-rl sft`",
+            ],
+        ),
+        (
+            ["dashboard", "--repo", "nowhere"],
+            [
+                "error:  no Aim repository in nowhere",
+                "where:  --repo",
+                "remedy: give the runs_dir of a run (or its tracking.aim_repo), after a run with tracking.aim=true",
+            ],
+        ),
+    ],
+    ids=lambda value: " ".join(value[:3]),
+)
+def test_a_mistake_is_three_lines_and_exit_code_2(config: Path, words: list[str], lines: list[str]) -> None:
+    done = async_rl(*words, cwd=config.parent)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-3:] == [line.replace("FOLDER", str(config.parent)) for line in lines]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [["launch"], ["launch", "run.yaml", "--nope"], ["nope"]], ids=" ".join)
+def test_a_wrong_command_line_is_exit_code_2(config: Path, words: list[str]) -> None:
+    done = async_rl(*words, cwd=config.parent)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_cannot_go_on_is_exit_code_1_and_names_its_logs(config: Path) -> None:
+    fake = (
+        "import types\nfrom async_rl.errors import RunError\n"
+        "def launch_run(config, *, resume, console): raise RunError('no generator is left')\n"
+        "module = types.ModuleType('async_rl.launch.run'); module.launch_run = launch_run\n"
+        "sys.modules['async_rl.launch'] = types.ModuleType('async_rl.launch')\n"
+        "sys.modules['async_rl.launch.run'] = module"
+    )
+    done = async_rl("launch", "run.yaml", cwd=config.parent, then=fake)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "Logs of every process: runs/run/logs",
+        "The run could not go on: no generator is left",
+    ]
+
+
+def test_ctrl_c_is_exit_code_130(config: Path) -> None:
+    fake = (
+        "import types\n"
+        "def launch_run(config, *, resume, console): raise KeyboardInterrupt\n"
+        "module = types.ModuleType('async_rl.launch.run'); module.launch_run = launch_run\n"
+        "sys.modules['async_rl.launch'] = types.ModuleType('async_rl.launch')\n"
+        "sys.modules['async_rl.launch.run'] = module"
+    )
+    done = async_rl("launch", "run.yaml", cwd=config.parent, then=fake)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_help_teaches_by_examples(tmp_path: Path) -> None:
+    done = async_rl("--help", cwd=tmp_path)
+    assert "async-rl launch quickstart --dry-run" in done.stdout
+    for command in ("launch", "sft", "export", "dashboard", "config"):
+        assert "async-rl" in async_rl(command, "--help", cwd=tmp_path).stdout

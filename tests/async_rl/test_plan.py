@@ -1,0 +1,96 @@
+from dataclasses import replace
+
+import pytest
+
+from async_rl import plan
+from async_rl.config.schema import (
+    CheckpointConfig,
+    CorrectionConfig,
+    GenerationConfig,
+    KvOnUpdate,
+    OverBound,
+    RunConfig,
+    StalenessConfig,
+    Weighting,
+    WeightsConfig,
+)
+
+RUN = RunConfig()
+
+
+def with_staleness(most: int, depth: int, over: OverBound = OverBound.wait, publish_every: int = 1) -> RunConfig:
+    staleness = StalenessConfig(max=most, depth=depth, over_bound=over)
+    return replace(RUN, staleness=staleness, weights=WeightsConfig(publish_every=publish_every))
+
+
+def test_the_bound_in_words() -> None:
+    assert plan.bound(with_staleness(4, 1)) == (
+        "No token trains that is more than 4 versions older than the weights it trains."
+    )
+    assert plan.bound(with_staleness(1, 1)) == (
+        "No token trains that is more than 1 version older than the weights it trains."
+    )
+    assert plan.bound(with_staleness(0, 0)) == (
+        "Every token trains on the very weights that sampled it (staleness 0): synchronous RL."
+    )
+    assert plan.bound(with_staleness(2, 1, OverBound.train)).startswith("None: staleness.over_bound=train")
+
+
+def test_the_usual_lag_is_depth_and_what_rare_publishing_adds() -> None:
+    assert plan.usual_lag(with_staleness(4, 2, publish_every=2)) == (
+        "Generation runs up to 2 batches ahead and weights are published every 2 batches: tokens are at most 3 "
+        "versions old as a rule; the 1 that remain to the bound are what stragglers have before anyone waits for them."
+    )
+    assert plan.usual_lag(with_staleness(0, 0)) == (
+        "Generation works on the next batch only and weights are published after every batch: tokens are at most "
+        "0 versions old as a rule; nothing remains to the bound, so the learner waits for stragglers."
+    )
+
+
+@pytest.mark.parametrize(
+    ("over", "word"),
+    [
+        (OverBound.wait, "waits"),
+        (OverBound.drop, "dropped and counted as stale"),
+        (OverBound.requeue, "sampled again"),
+        (OverBound.mask, "masked"),
+        (OverBound.train, "trains as it is"),
+    ],
+)
+def test_what_happens_over_the_bound_in_words(over: OverBound, word: str) -> None:
+    assert word in plan.over_bound(with_staleness(4, 1, over))
+
+
+def test_correction_updates_and_checkpoints_in_words() -> None:
+    assert plan.correction(RUN) == "Each token is weighted by π_prox/μ, at most 2."
+    assert "Off" in plan.correction(replace(RUN, correction=CorrectionConfig(weighting=Weighting.off)))
+    keep = replace(RUN, generation=GenerationConfig(kv_on_update=KvOnUpdate.keep))
+    assert "keep their keys and values" in plan.weight_updates(keep)
+    assert "only at the end and on Ctrl-C" in plan.crash(RUN)
+    assert "every 20 batches and at the end" in plan.crash(replace(RUN, checkpoint=CheckpointConfig(every=20)))
+
+
+def test_processes_and_their_cores() -> None:
+    config = replace(RUN, generation=GenerationConfig(num_generators=2))
+    made = plan.make_plan(config, cores=[0, 1, 2, 3])
+    assert [(p.name, p.where) for p in made.processes] == [
+        ("controller", "this process"),
+        ("generator-0", "core 0"),
+        ("generator-1", "core 1"),
+        ("learner", "cores 2, 3"),
+        ("tracker", "not pinned"),
+    ]
+    assert made.warnings == []
+
+
+def test_too_few_cores_are_a_warning() -> None:
+    config = replace(RUN, generation=GenerationConfig(num_generators=2))
+    assert plan.make_plan(config, cores=[0, 1]).warnings == [
+        "2 generators and the learner share 2 cores: two busy processes on one core slow each other down. "
+        "Fewer generators would be faster."
+    ]
+
+
+def test_sampling_from_a_part_of_the_distribution_is_a_warning() -> None:
+    config = replace(RUN, generation=GenerationConfig(top_p=0.9))
+    assert "importance weights are below 1 even on-policy" in plan.make_plan(config, cores=[0, 1]).warnings[0]
