@@ -9,6 +9,7 @@ environment answered). Arrays travel as the bytes of little-endian numpy arrays:
 `SCHEMA_VERSION` is compared at hello; raise it whenever a struct below changes.
 """
 
+import math
 from enum import StrEnum
 from typing import Self
 
@@ -81,7 +82,8 @@ class VersionSpan(Wire, frozen=True, kw_only=True):
 class Trajectory(Wire, frozen=True, kw_only=True):
     """One sample of a prompt: its response tokens, who sampled each, and what it earned.
 
-    Spans cover [0, R) without gap or overlap, in order, with versions that never fall.
+    Spans cover [0, R) without gap or overlap, in order. Their versions rise, except where a restart restated those
+    of a history that it undid.
     """
 
     token_bytes: memoryview
@@ -91,6 +93,20 @@ class Trajectory(Wire, frozen=True, kw_only=True):
     reward: float
     finish_reason: FinishReason
     num_turns: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError`, on the wire too: whoever has a trajectory has a sound one."""
+        num_tokens = self.num_tokens
+        if not (
+            len(self.token_bytes) == len(self.rollout_logprob_bytes) == 4 * num_tokens
+            and len(self.loss_mask_bytes) == num_tokens
+            and spans_cover(self.spans, num_tokens)
+        ):
+            raise ValueError(f"tokens, mask, log-probabilities and spans of {num_tokens} tokens do not belong together")
+        if (np.frombuffer(self.loss_mask_bytes, np.uint8) > 1).any():
+            raise ValueError("a loss mask is of zeros and ones")
+        if not math.isfinite(self.reward):
+            raise ValueError(f"a reward of {self.reward}")
 
     @classmethod
     def build(
@@ -149,13 +165,12 @@ class Trajectory(Wire, frozen=True, kw_only=True):
 
 
 def spans_cover(spans: list[VersionSpan], num_tokens: int) -> bool:
-    """Whether the spans cover [0, num_tokens) in order, without gap, overlap or falling version."""
+    """Whether the spans cover [0, num_tokens) in order, without gap or overlap."""
     end = 0
-    version = None
     for span in spans:
-        if span.start != end or span.end <= span.start or (version is not None and span.version < version):
+        if span.start != end or span.end <= span.start:
             return False
-        end, version = span.end, span.version
+        end = span.end
     return end == num_tokens
 
 
@@ -173,7 +188,11 @@ class TrajectoryGroup(Wire, frozen=True, kw_only=True):
     prompt_token_ids: list[int]
     """[P]"""
     trajectories: list[Trajectory]
-    """The `group_size` samples."""
+    """The `group_size` samples, with at least one token among them."""
+
+    def __post_init__(self) -> None:
+        if not any(t.num_tokens for t in self.trajectories):
+            raise ValueError("a group without a token")
 
     @property
     def oldest_version(self) -> int:
@@ -273,6 +292,10 @@ class Histogram(Wire, frozen=True, kw_only=True):
 
     edges: list[float]
     counts: list[int]
+
+    def __post_init__(self) -> None:
+        if len(self.edges) != len(self.counts) + 1:
+            raise ValueError(f"a histogram of {len(self.counts)} counts between {len(self.edges)} edges")
 
 
 class StepMetrics(Wire, frozen=True, kw_only=True):

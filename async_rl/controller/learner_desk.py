@@ -59,6 +59,7 @@ class LearnerDesk:
     def commit(self, commit: Commit) -> None:
         """The batch is trained."""
         self._trained += [group.group_id for group in self._coordinator.batch]
+        self._observer.trained(self._coordinator.version, self._coordinator.batch)
         self._trained_tokens += int(commit.metrics.scalars["learner/tokens"])
         self._coordinator.commit(commit.version)
         self._frame = None

@@ -4,7 +4,7 @@ Owns the seams. The channel, the journal, the checkpoints and the telemetry stan
 tests of the loop's logic put plain objects there.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -70,6 +70,10 @@ class Observer(Protocol):
     def training_began(self, now_s: float) -> None: ...
 
     def training_ended(self, now_s: float) -> None: ...
+
+    def trained(self, version: int, groups: Sequence[TrajectoryGroup]) -> None:
+        """The batch of `version` was these groups."""
+        ...
 
     def stepped(self, version: int, metrics: StepMetrics, now_s: float) -> None: ...
 

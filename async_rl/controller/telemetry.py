@@ -15,11 +15,12 @@ from async_rl.config.schema import RunConfig
 from async_rl.controller.roster import Roster
 from async_rl.evaluation import EvaluationResult
 from async_rl.ledger import Counts
-from async_rl.protocol import Activation, GeneratorStats, StepMetrics, WeightManifest
+from async_rl.protocol import Activation, GeneratorStats, StepMetrics, TrajectoryGroup, WeightManifest
 from async_rl.summary import SummaryBuilder
 from async_rl.terminal.status import EvaluationRow, GeneratorRow, LearnerRow, RunStatus
 from async_rl.terminal.view import View
 from async_rl.tracking.record import Record
+from async_rl.trained_log import TrainedLog
 
 LEARNER = "learner-0"
 
@@ -63,6 +64,7 @@ class Telemetry:
         summary: SummaryBuilder,
         view: View,
         write: Callable[[Sequence[Record]], None],
+        trained_log: TrainedLog,
         run_hash: str | None,
         version: int,
         now_s: float,
@@ -72,6 +74,7 @@ class Telemetry:
         self._summary = summary
         self._view = view
         self._write = write
+        self._trained_log = trained_log
         self._run_hash = run_hash
         self._first_version = self._version = version
         self._began_s = self._flushed_s = now_s
@@ -95,6 +98,10 @@ class Telemetry:
     def training_ended(self, now_s: float) -> None:
         """The last batch is trained."""
         self._summary.training_ended(now_s)
+
+    def trained(self, version: int, groups: Sequence[TrajectoryGroup]) -> None:
+        """The batch of `version` was these groups."""
+        self._trained_log.append(version, groups)
 
     def stepped(self, version: int, metrics: StepMetrics, now_s: float) -> None:
         """A batch is trained."""

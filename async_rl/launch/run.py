@@ -36,6 +36,7 @@ from async_rl.staleness import StalenessGate
 from async_rl.summary import Exit, Summary, SummaryBuilder
 from async_rl.terminal.summary_page import Places, summary_page
 from async_rl.terminal.view import View, open_view
+from async_rl.trained_log import TrainedLog
 from async_rl.weights.slots import remove_leftovers, remove_stale
 
 logger = logging.getLogger(__name__)
@@ -147,6 +148,8 @@ class Run:
         self._id = f"{config.name}-{os.getpid()}"
         self._summary = SummaryBuilder(trained_tokens=start.trained_tokens, version=start.version)
         self._journal = Journal(start.folder.journal)
+        self._trained_log = TrainedLog(start.folder.trained)
+        self._trained_log.forget_from(start.version)
         self._coordinator = self._make_coordinator()
         self._signals = 0
 
@@ -157,7 +160,8 @@ class Run:
         exit_ = Exit.FAILED
         try:
             self._view.say("Starting Ray, the generators and the learner.")
-            await asyncio.to_thread(cluster.start)
+            # In the main thread, since Ray sets signal handlers; ours replace them afterwards.
+            cluster.start()
             exit_ = await self._control(socket, cluster)
         finally:
             self._write_summary(exit_)
@@ -177,6 +181,7 @@ class Run:
             summary=self._summary,
             view=self._view,
             write=cluster.write_records,
+            trained_log=self._trained_log,
             run_hash=await cluster.open_tracker(
                 aim_repo=aim_repo(config) if config.tracking.aim else None, run_hash=state.run_hash if state else None
             ),
