@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -19,7 +19,7 @@ from rich.markup import escape
 
 from async_rl.errors import RunError, UserError
 
-USER_ERROR, RUN_ERROR = 2, 1
+RUN_ERROR, USER_ERROR, INTERRUPTED = 1, 2, 130
 
 MAIN_HELP = """Asynchronous reinforcement learning of language models.
 
@@ -150,7 +150,8 @@ def launch(
         bool, typer.Option("--dry-run", help="Show config, processes and guarantees; start nothing.")
     ] = False,
     resume: Annotated[
-        str, typer.Option(metavar="auto|never|PATH", help="Go on from the last checkpoint of this run, or from PATH.")
+        Literal["auto", "never"],
+        typer.Option(help="auto: go on from the newest checkpoint of this run; never: an earlier run is set aside."),
     ] = "never",
     name: Annotated[str | None, typer.Option(help="The run's folder is runs_dir/NAME; as name=NAME.")] = None,
 ) -> None:
@@ -169,13 +170,19 @@ def launch(
 
         print_plan(out, run, cores=sorted(os.sched_getaffinity(0)), missing=shortcomings(run))
         return
-    from async_rl.launch.run import launch_run
+    from async_rl.launch.run import Interrupted, Resume
+    from async_rl.launch.run import launch as launch_run
+    from async_rl.summary import Exit
 
     try:
-        launch_run(run, resume=resume, console=out)
+        end = launch_run(run, resume=Resume(resume), console=out)
+    except Interrupted as interrupt:
+        raise typer.Exit(INTERRUPTED) from interrupt
     except RunError:
         err.print(f"Logs of every process: {Path(run.runs_dir, run.name, 'logs')}", soft_wrap=True, highlight=False)
         raise
+    if end is Exit.STOPPED:
+        raise typer.Exit(INTERRUPTED)
 
 
 @app.command(help=SFT_HELP)

@@ -26,6 +26,12 @@ def _check_output(config: SftConfig) -> None:
 
 def _check_new_model(model: NewModel, data: DataConfig) -> None:
     refuse(
+        not data.task,
+        "a new model has a token for each character of its task, and data.task is empty",
+        place="model.path, data.task",
+        remedy="name a Hugging Face folder, model.path=…, to start from, or a task",
+    )
+    refuse(
         model.family not in MODEL_FAMILIES,
         f"new_model.family={model.family} is not known",
         place="new_model.family",

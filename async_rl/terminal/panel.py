@@ -1,5 +1,7 @@
 """The live panel: a snapshot as rich renderables. Pure."""
 
+import math
+
 from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -102,7 +104,7 @@ def _rewards(status: RunStatus) -> Table:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
+    return "–" if value is None or math.isnan(value) else f"{value:.3f}"
 
 
 def _ledger(counts: Counts) -> Text:

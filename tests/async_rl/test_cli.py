@@ -126,39 +126,56 @@ def test_a_mistake_is_three_lines_and_exit_code_2(config: Path, words: list[str]
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("words", [["launch"], ["launch", "run.yaml", "--nope"], ["nope"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [["launch"], ["launch", "run.yaml", "--nope"], ["launch", "run.yaml", "--resume", "x"], ["nope"]],
+    ids=" ".join,
+)
 def test_a_wrong_command_line_is_exit_code_2(config: Path, words: list[str]) -> None:
     done = async_rl(*words, cwd=config.parent)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 
 
-def test_a_run_that_cannot_go_on_is_exit_code_1_and_names_its_logs(config: Path) -> None:
-    fake = (
-        "import types\nfrom async_rl.errors import RunError\n"
-        "def launch_run(config, *, resume, console): raise RunError('no generator is left')\n"
-        "module = types.ModuleType('async_rl.launch.run'); module.launch_run = launch_run\n"
-        "sys.modules['async_rl.launch'] = types.ModuleType('async_rl.launch')\n"
-        "sys.modules['async_rl.launch.run'] = module"
-    )
-    done = async_rl("launch", "run.yaml", cwd=config.parent, then=fake)
-    assert done.returncode == 1
-    assert done.stderr.splitlines() == [
-        "Logs of every process: runs/run/logs",
-        "The run could not go on: no generator is left",
-    ]
+ENDS = {
+    "completes": ("return Exit.COMPLETED", 0, []),
+    "is stopped with a checkpoint": ("return Exit.STOPPED", 130, []),
+    "is stopped at once": ("raise Interrupted('stopped at once')", 130, []),
+    "is interrupted before it began": ("raise KeyboardInterrupt", 130, []),
+    "cannot go on": (
+        "raise RunError('no generator is left')",
+        1,
+        ["Logs of every process: runs/run/logs", "The run could not go on: no generator is left"],
+    ),
+    "finds a port occupied": (
+        "raise ResourceError('port 5555 is taken', place='channel.port', remedy='choose another')",
+        2,
+        ["error:  port 5555 is taken", "where:  channel.port", "remedy: choose another"],
+    ),
+}
+FAKE_LAUNCH = """
+import types
+from enum import StrEnum
+from async_rl.errors import ResourceError, RunError
+from async_rl.summary import Exit
+module = types.ModuleType('async_rl.launch.run')
+class Interrupted(RunError): pass
+class Resume(StrEnum):
+    NEVER = 'never'
+    AUTO = 'auto'
+def launch(config, *, resume, console):
+    assert resume is Resume.AUTO
+    {end}
+module.Interrupted, module.Resume, module.launch = Interrupted, Resume, launch
+sys.modules['async_rl.launch'] = types.ModuleType('async_rl.launch')
+sys.modules['async_rl.launch.run'] = module
+"""
 
 
-def test_ctrl_c_is_exit_code_130(config: Path) -> None:
-    fake = (
-        "import types\n"
-        "def launch_run(config, *, resume, console): raise KeyboardInterrupt\n"
-        "module = types.ModuleType('async_rl.launch.run'); module.launch_run = launch_run\n"
-        "sys.modules['async_rl.launch'] = types.ModuleType('async_rl.launch')\n"
-        "sys.modules['async_rl.launch.run'] = module"
-    )
-    done = async_rl("launch", "run.yaml", cwd=config.parent, then=fake)
-    assert (done.returncode, done.stderr) == (130, "")
+@pytest.mark.parametrize(("end", "code", "lines"), ENDS.values(), ids=ENDS.keys())
+def test_the_end_of_a_run_is_an_exit_code(config: Path, end: str, code: int, lines: list[str]) -> None:
+    done = async_rl("launch", "run.yaml", "--resume", "auto", cwd=config.parent, then=FAKE_LAUNCH.format(end=end))
+    assert (done.returncode, done.stderr.splitlines()) == (code, lines)
 
 
 def test_help_teaches_by_examples(tmp_path: Path) -> None:

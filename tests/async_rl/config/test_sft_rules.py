@@ -47,7 +47,13 @@ def test_a_prompt_that_fills_a_micro_batch() -> None:
 def test_no_output_no_name_no_prompts() -> None:
     assert refusal(replace(SOUND, output="")).place == "output"
     assert refusal(replace(SOUND, name="a/b")).place == "name"
-    assert refusal(replace(SOUND, data=DataConfig(max_prompt_tokens=16))).place == "data.task, data.train"
+    no_prompts = replace(SOUND, model=ModelConfig(path="m"), data=DataConfig(max_prompt_tokens=16))
+    assert refusal(no_prompts).place == "data.task, data.train"
+
+
+def test_a_new_model_without_a_task_to_take_its_characters_from() -> None:
+    error = refusal(replace(SOUND, data=DataConfig(train="pairs.jsonl", max_prompt_tokens=16)))
+    assert error.place == "model.path, data.task"
 
 
 def test_a_warm_up_that_never_ends() -> None:
