@@ -98,3 +98,8 @@ def check_ranges(config: object) -> None:
                     place=entry.path,
                     remedy=f"give a number {entry.help.range or 'that is not NaN'}",
                 )
+
+
+def plain_values(config: object) -> dict[str, bool | int | float | str]:
+    """Every leaf by its path: numbers and words as they are, enums as their words."""
+    return {e.path: e.value if isinstance(e.value, bool | int | float) else str(e.value) for e in walk(config)}

@@ -11,7 +11,7 @@ from pathlib import Path
 import ray
 from ray.actor import ActorHandle
 
-from async_rl.config.option import walk
+from async_rl.config.option import plain_values
 from async_rl.config.schema import RunConfig
 from async_rl.launch.actors import GeneratorActor, LearnerActor, TrackerActor
 from async_rl.placement import place
@@ -63,9 +63,8 @@ class Cluster:
 
     async def open_tracker(self, *, aim_repo: Path | None, run_hash: str | None) -> str | None:
         """Opens the sink; returns Aim's name of the run."""
-        params = {entry.path: _plain(entry.value) for entry in walk(self._config)}
         opened: str | None = await self._tracker.open.remote(
-            aim_repo=aim_repo, name=self._config.name, params=params, run_hash=run_hash
+            aim_repo=aim_repo, name=self._config.name, params=plain_values(self._config), run_hash=run_hash
         )
         return opened
 
@@ -81,8 +80,3 @@ class Cluster:
         """Ends every process that is left."""
         if ray.is_initialized():
             ray.shutdown()
-
-
-def _plain(value: object) -> object:
-    """Numbers and words as they are, enums as their words."""
-    return value if isinstance(value, bool | int | float) else str(value)

@@ -28,6 +28,12 @@ def set_up_process(name: str, logs: Path, *, cores: list[int] | None) -> None:
     logging.getLogger(__name__).info("%s is process %d on cores %s", name, os.getpid(), cores or "all")
 
 
+def log_to(path: Path) -> None:
+    """Sends this process's log and warnings to a file: the terminal belongs to the view."""
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, filename=path, force=True)
+    logging.captureWarnings(True)
+
+
 def redirect_output(path: Path) -> None:
     """Points file descriptors 1 and 2 at a file: C++ and child processes write there too."""
     path.parent.mkdir(parents=True, exist_ok=True)

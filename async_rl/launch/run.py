@@ -29,7 +29,7 @@ from async_rl.errors import RunError
 from async_rl.journal import Journal
 from async_rl.launch import preflight
 from async_rl.launch.cluster import Cluster
-from async_rl.launch.process import LOG_FORMAT
+from async_rl.launch.process import log_to
 from async_rl.launch.supervision import Supervisor
 from async_rl.run_folder import RunFolder
 from async_rl.staleness import StalenessGate
@@ -113,12 +113,6 @@ def begin(config: RunConfig, resume: Resume, console: Console) -> Start:
     state = read_loop_state(checkpoint)
     console.print(f"Going on from version {state.version} ({checkpoint}).")
     return Start(folder=folder, checkpoint=checkpoint, state=state)
-
-
-def log_to(path: Path) -> None:
-    """Sends this process's log to a file: the terminal belongs to the view."""
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, filename=path, force=True)
-    logging.captureWarnings(True)
 
 
 def places(config: RunConfig, folder: RunFolder) -> Places:
