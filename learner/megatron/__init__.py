@@ -3,5 +3,5 @@
 import warnings
 
 # Each says that a package for GPUs is not installed, or that what Megatron calls has a new name.
-warnings.filterwarnings("ignore", category=UserWarning, module=r"megatron\.core")
-warnings.filterwarnings("ignore", category=FutureWarning, module=r"(megatron\.core|torch\.distributed)")
+for _category in (UserWarning, DeprecationWarning, FutureWarning):
+    warnings.filterwarnings("ignore", category=_category, module=r"(megatron\.core|torch\.distributed)")

@@ -39,7 +39,10 @@ def save(folder: Path, model: GPTModel, optimizer: GuardedOptimizer) -> None:
 
 
 def load(folder: Path, model: GPTModel, optimizer: GuardedOptimizer) -> None:
-    """Reads what `save` wrote, for a model of the same shape in any parallel layout."""
+    """Reads what `save` wrote, for a model of the same shape in any parallel layout.
+
+    A `ModelError` says that it could not; weights are then neither the old nor the new.
+    """
     if not dist_checkpointing.check_is_distributed_checkpoint(str(folder)):
         raise ModelError(
             "this is not a checkpoint", place=str(folder), remedy="name a folder that a checkpoint was saved to"

@@ -70,6 +70,8 @@ class GuardedOptimizer:
         self.optimizer.load_state_dict(optimizer)
         for group, kept in zip(self.optimizer.param_groups, options, strict=True):
             group.update(kept)
+        # Loading adds the saved steps to those already counted.
+        self.scheduler.num_steps = 0
         self.scheduler.load_state_dict(scheduler)
 
 

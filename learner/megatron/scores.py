@@ -53,17 +53,17 @@ class _RowScores(torch.autograd.Function):
         ctx: Any, logits: torch.Tensor, labels: torch.Tensor, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         log_normaliser = logits.new_empty(logits.shape[0], dtype=torch.float32)
+        label_logprob = torch.empty_like(log_normaliser)
         entropy = torch.empty_like(log_normaliser)
-        label_logit = torch.empty_like(log_normaliser)
         for rows in _chunks(logits):
             z = logits[rows].float() / temperature
-            lse = torch.logsumexp(z, dim=-1)
-            label_logit[rows] = z.gather(1, labels[rows, None]).squeeze(1)
-            log_normaliser[rows] = lse
-            entropy[rows] = lse - (torch.exp(z - lse[:, None]).mul_(z)).sum(-1)
+            log_normaliser[rows] = torch.logsumexp(z, dim=-1)
+            logp = z.sub_(log_normaliser[rows, None])
+            label_logprob[rows] = logp.gather(1, labels[rows, None]).squeeze(1)
+            entropy[rows] = -(logp.exp().mul_(logp)).sum(-1)
         ctx.temperature = temperature
         ctx.save_for_backward(logits, labels, log_normaliser, entropy)
-        return label_logit - log_normaliser, entropy
+        return label_logprob, entropy
 
     @staticmethod
     def backward(ctx: Any, grad_logprobs: torch.Tensor, grad_entropy: torch.Tensor) -> tuple[torch.Tensor, None, None]:

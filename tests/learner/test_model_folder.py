@@ -1,0 +1,125 @@
+"""Folders read, written and made anew, as transformers sees them."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from async_rl.config.schema import NewModel
+from async_rl.errors import DataError, ModelError
+from learner import model_folder
+from learner.model_folder import create_model, read_weights, write_model
+from learner.model_shape import read_shape
+from tests.learner.conftest import MakeReference
+
+SMALL = NewModel(hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    """A folder with a tokenizer of 13 words."""
+    words = {word: i for i, word in enumerate(["<pad>", "<eos>", *"0123456789", "+"])}
+    PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<pad>")), pad_token="<pad>", eos_token="<eos>"
+    ).save_pretrained(tmp_path / "tokenizer")
+    return tmp_path / "tokenizer"
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+@pytest.mark.parametrize("tie", [True, False])
+def test_a_new_model_loads_in_transformers(tmp_path: Path, tokenizer: Path, family: str, tie: bool) -> None:
+    shape = NewModel(family=family, hidden_size=64, num_layers=2, intermediate_size=96, tie_embeddings=tie)
+    create_model(tmp_path / "new", shape, tokenizer=tokenizer, seed=0)
+    model, loading = AutoModelForCausalLM.from_pretrained(tmp_path / "new", output_loading_info=True)
+    assert not loading["missing_keys"] and not loading["unexpected_keys"]
+    assert model.dtype == torch.float32
+    assert (model.config.vocab_size, model.config.head_dim, model.config.max_position_embeddings) == (13, 32, 256)
+    assert (model.config.pad_token_id, model.config.eos_token_id) == (0, 1)
+    assert model.config.tie_word_embeddings is tie
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "new")) == 13
+    assert read_shape(tmp_path / "new").num_layers == 2
+
+
+def test_the_seed_alone_decides_the_weights(tmp_path: Path, tokenizer: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        torch.rand(3)
+        create_model(tmp_path / name, SMALL, tokenizer=tokenizer, seed=seed)
+    a, b, c = (dict(read_weights(tmp_path / name)) for name in "abc")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert not torch.equal(a["model.embed_tokens.weight"], c["model.embed_tokens.weight"])
+
+
+def test_making_a_model_leaves_the_random_state_alone(tmp_path: Path, tokenizer: Path) -> None:
+    before = torch.get_rng_state()
+    create_model(tmp_path / "new", SMALL, tokenizer=tokenizer, seed=0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_unknown_family_is_named_with_those_supported(tmp_path: Path, tokenizer: Path) -> None:
+    with pytest.raises(ModelError, match="llama, qwen3"):
+        create_model(tmp_path / "new", NewModel(family="gpt2"), tokenizer=tokenizer, seed=0)
+
+
+def test_a_folder_without_tokenizer_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="tokenizer") as caught:
+        create_model(tmp_path / "new", NewModel(), tokenizer=tmp_path / "empty", seed=0)
+    assert caught.value.place == str(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("shard_bytes", [1 << 30, 20_000])
+def test_a_written_copy_loads_in_transformers(
+    make_reference: MakeReference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard_bytes: int
+) -> None:
+    monkeypatch.setattr(model_folder, "_SHARD_BYTES", shard_bytes)
+    reference = make_reference("LlamaForCausalLM")
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    doubled = {name: 2 * tensor for name, tensor in reference.state_dict().items()}
+    write_model(tmp_path / "copy", source=tmp_path / "model", tensors=doubled.items(), dtype=torch.float32)
+    assert (len(list((tmp_path / "copy").glob("*.safetensors"))) > 1) is (shard_bytes == 20_000)
+    assert (tmp_path / "copy" / "tokenizer.json").is_file()
+    copy = AutoModelForCausalLM.from_pretrained(tmp_path / "copy")
+    assert all(torch.equal(tensor, doubled[name]) for name, tensor in copy.state_dict().items())
+    assert all(torch.equal(tensor, doubled[name]) for name, tensor in read_weights(tmp_path / "copy"))
+
+
+def test_a_smaller_copy_leaves_nothing_of_a_larger_one(
+    make_reference: MakeReference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = make_reference("LlamaForCausalLM").state_dict()
+    for shard_bytes in (20_000, 1 << 30):
+        monkeypatch.setattr(model_folder, "_SHARD_BYTES", shard_bytes)
+        write_model(tmp_path / "copy", source=tmp_path / "model", tensors=tensors.items(), dtype=torch.float32)
+    assert [file.name for file in (tmp_path / "copy").glob("model*")] == ["model.safetensors"]
+
+
+def test_the_config_names_the_format_of_the_written_weights(make_reference: MakeReference, tmp_path: Path) -> None:
+    tensors = make_reference().state_dict()
+    write_model(tmp_path / "copy", source=tmp_path / "model", tensors=tensors.items(), dtype=torch.bfloat16)
+    assert json.loads((tmp_path / "copy" / "config.json").read_text())["dtype"] == "bfloat16"
+    assert all(tensor.dtype == torch.bfloat16 for _, tensor in read_weights(tmp_path / "copy"))
+
+
+def test_only_the_files_that_the_index_names_are_read(make_reference: MakeReference, tmp_path: Path) -> None:
+    make_reference()
+    (tmp_path / "model" / "consolidated.safetensors").write_bytes(b"another format")
+    assert dict(read_weights(tmp_path / "model"))
+
+
+def test_a_folder_without_safetensors_is_refused(make_reference: MakeReference, tmp_path: Path) -> None:
+    make_reference()
+    (tmp_path / "model" / "model.safetensors").rename(tmp_path / "model" / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"neither model\.safetensors nor"):
+        list(read_weights(tmp_path / "model"))
+
+
+def test_a_torn_weight_file_is_named(make_reference: MakeReference, tmp_path: Path) -> None:
+    make_reference()
+    file = tmp_path / "model" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(ModelError, match="cannot be read") as caught:
+        list(read_weights(tmp_path / "model"))
+    assert caught.value.place == str(file)
