@@ -10,11 +10,12 @@ from megatron.core import parallel_state
 from megatron.core.models.gpt.gpt_layer_specs import HAVE_TE
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
+from async_rl.errors import ResourceError
 from learner.megatron import cpu_compat
 
 USE_CUDA = torch.cuda.is_available()
 """Whether this process trains on a GPU."""
-USE_TE = USE_CUDA and HAVE_TE
+USE_TE = USE_CUDA
 """Whether layers are Transformer Engine's; else Megatron's local ones with our attention."""
 
 _num_users = 0
@@ -28,6 +29,12 @@ def device() -> torch.device:
 def acquire(*, seed: int, num_threads: int) -> None:
     """Prepares the process for one more backend; the first one makes the process groups and seeds."""
     global _num_users
+    if USE_CUDA and not HAVE_TE:
+        raise ResourceError(
+            "there is a GPU, and Transformer Engine is not installed",
+            place="the learner's Python environment",
+            remedy="install the extra `gpu`, or hide the GPU with CUDA_VISIBLE_DEVICES= to train on the CPU",
+        )
     _num_users += 1
     if _num_users > 1:
         return
