@@ -20,6 +20,8 @@ from async_rl.tracking.record import Record
 
 logger = logging.getLogger(__name__)
 
+TERMINATE_TIMEOUT_S = 5.0
+
 
 class Cluster:
     """Ray and the actors of one run."""
@@ -56,6 +58,7 @@ class Cluster:
         self._learner = ray.remote(num_cpus=1)(LearnerActor).remote(
             self._config, cores=placement.learner, folder=self._folder, run_id=self._run_id
         )
+        self._actors: list[ActorHandle] = [self._tracker, self._learner, *self.generators.values()]
 
     async def run_learner(self, address: str, checkpoint: Path | None) -> None:
         """Returns when the learner has left."""
@@ -77,6 +80,9 @@ class Cluster:
         await self._tracker.close.remote()
 
     def stop(self) -> None:
-        """Ends every process that is left."""
-        if ray.is_initialized():
-            ray.shutdown()
+        """Ends every process that is left: those that can by themselves first, since only they tidy up."""
+        if not ray.is_initialized():
+            return
+        leaving = [actor.__ray_terminate__.remote() for actor in self._actors]
+        ray.wait(leaving, num_returns=len(leaving), timeout=TERMINATE_TIMEOUT_S)
+        ray.shutdown()
