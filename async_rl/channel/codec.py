@@ -1,12 +1,16 @@
 """Frames: one msgspec message each, and nothing else.
 
-Owns encoding, and the refusal of what is no message. Knows no sockets.
+Owns encoding, and the refusal of what is no message: wrong bytes, unknown kinds and fields, and structs that
+break the invariants which `async_rl.protocol` states. Knows no sockets.
 """
 
 import msgspec
 
 from async_rl.errors import ChannelError
 from async_rl.protocol import ControllerMessage, PeerMessage
+
+# A frame of a hundred thousand nested arrays is no message either.
+_NO_MESSAGE = (msgspec.DecodeError, ValueError, RecursionError)
 
 _encoder = msgspec.msgpack.Encoder()
 _peer_decoder = msgspec.msgpack.Decoder(PeerMessage)
@@ -26,7 +30,7 @@ def decode_peer_message(frame: bytes) -> PeerMessage:
     """
     try:
         return _peer_decoder.decode(frame)
-    except (msgspec.DecodeError, ValueError) as error:
+    except _NO_MESSAGE as error:
         raise ChannelError(f"malformed frame of {len(frame)} bytes: {error}") from error
 
 
@@ -38,7 +42,7 @@ def decode_controller_message(frame: bytes) -> ControllerMessage:
     """
     try:
         return _controller_decoder.decode(frame)
-    except (msgspec.DecodeError, ValueError) as error:
+    except _NO_MESSAGE as error:
         raise ChannelError(f"malformed frame of {len(frame)} bytes: {error}") from error
 
 
@@ -52,5 +56,5 @@ def schema_version_of(frame: bytes) -> int | None:
     """The schema that a peer speaks, read from a hello of any schema; None if the frame is no hello."""
     try:
         return msgspec.msgpack.decode(frame, type=_Version).schema_version
-    except (msgspec.DecodeError, ValueError):
+    except _NO_MESSAGE:
         return None

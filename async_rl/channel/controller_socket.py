@@ -1,27 +1,46 @@
 """The controller's end of the channel: a ROUTER that takes in peers and their messages.
 
 Owns who has said a valid hello, and the refusal of everything else: a frame that is no message is counted
-and logged with its sender, and changes nothing. A peer's identity is its incarnation, so an old life and a
-new one are never mixed up.
+and logged with its sender, and changes nothing. So is a message that is not for the sender's role to say. A
+peer's identity is its incarnation, so an old life and a new one are never mixed up.
 
-Never waits for a peer: what does not fit into a slow peer's queue is not sent, and the caller is told.
+Never waits for a peer: what does not fit into a slow peer's queue is not sent, and the caller is told. Frames
+of peers are limited to `max_message_bytes`: a larger one closes its connection (peers of ours do not send it).
+Frames to peers, batches above all, may be of any size.
 """
 
+import asyncio
 import logging
 import time
-from collections import Counter
+from collections.abc import Mapping
+from typing import get_args
 
 import zmq
 import zmq.asyncio
 
 from async_rl.channel.codec import decode_peer_message, encode, schema_version_of
+from async_rl.channel.refusals import Refusals
 from async_rl.errors import ChannelError, ResourceError
-from async_rl.protocol import SCHEMA_VERSION, ControllerMessage, Hello, PeerMessage, Refused, Welcome
+from async_rl.protocol import (
+    SCHEMA_VERSION,
+    ControllerMessage,
+    GeneratorMessage,
+    Hello,
+    LearnerMessage,
+    PeerMessage,
+    Refused,
+    Role,
+    Welcome,
+)
 
 logger = logging.getLogger(__name__)
 
 LINGER_MS = 2000
-LOG_INTERVAL_S = 10.0
+
+_MESSAGES_OF: dict[Role, tuple[type[PeerMessage], ...]] = {
+    Role.GENERATOR: get_args(GeneratorMessage),
+    Role.LEARNER: get_args(LearnerMessage),
+}
 
 
 class ControllerSocket:
@@ -29,9 +48,9 @@ class ControllerSocket:
 
     def __init__(self, host: str, port: int, *, max_message_bytes: int, epoch: str) -> None:
         self._epoch = epoch
-        self._known: set[str] = set()
-        self._refusals: Counter[str] = Counter()
-        self._logged_s: dict[str, float] = {}
+        self._roles: dict[str, Role] = {}
+        """Who has said hello, and as what."""
+        self._refusals = Refusals()
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
@@ -42,27 +61,31 @@ class ControllerSocket:
 
     def _bind(self, host: str, port: int) -> None:
         try:
-            if port:
-                self._socket.bind(f"tcp://{host}:{port}")
-            else:
-                port = self._socket.bind_to_random_port(f"tcp://{host}")
+            self._socket.bind(f"tcp://{host}:{port or '*'}")
         except zmq.ZMQError as error:
             self.close()
             raise ResourceError(
                 f"cannot bind {host}:{port}: {error.strerror}",
                 place="channel.host, channel.port",
-                remedy="choose another port or host of this machine; channel.port=0 takes a free one",
+                remedy="choose another port (channel.port=0 takes a free one); the host has to be an address "
+                "of this machine, in numbers",
             ) from error
-        self.address = f"tcp://{host}:{port}"
+        bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.address = f"tcp://{host}:{bound.rsplit(':', 1)[1]}"
 
     @property
-    def refusals(self) -> Counter[str]:
+    def refusals(self) -> Mapping[str, int]:
         """Frames refused, by sender."""
-        return self._refusals
+        return self._refusals.by_sender
 
     async def receive(self) -> tuple[str, PeerMessage]:
-        """(incarnation, message) of a peer that has said hello; its `Hello` comes first."""
+        """(incarnation, message) of a peer that has said hello; its `Hello` comes first.
+
+        A cancelled call may lose a message.
+        """
         while True:
+            # Where frames arrive faster than they are handled, receiving never waits: others need their turn too.
+            await asyncio.sleep(0)
             identity, *payload = await self._socket.recv_multipart()
             peer = identity.decode("utf-8", errors="backslashreplace")
             frame = b"".join(payload)
@@ -73,30 +96,35 @@ class ControllerSocket:
             except ChannelError as error:
                 await self._refuse(peer, str(error), schema=schema_version_of(frame))
                 continue
-            if isinstance(message, Hello):
-                if not await self._admit(peer, message):
-                    continue
-            elif peer not in self._known:
-                await self._refuse(peer, f"{type(message).__name__} before any hello")
-                continue
-            return peer, message
+            if await (self._admit(peer, message) if isinstance(message, Hello) else self._allow(peer, message)):
+                return peer, message
 
     async def _admit(self, peer: str, hello: Hello) -> bool:
         if hello.schema_version != SCHEMA_VERSION:
             await self._refuse(peer, "a hello", schema=hello.schema_version)
             return False
         if hello.incarnation != peer:
-            await self._refuse(peer, f"a hello in the name of {hello.incarnation}")
+            await self._refuse(peer, f"a hello in the name of {hello.incarnation!r}")
             return False
-        self._known.add(peer)
+        self._roles[peer] = hello.role
         return await self.welcome(peer)
 
+    async def _allow(self, peer: str, message: PeerMessage) -> bool:
+        role = self._roles.get(peer)
+        if role is None:
+            await self._refuse(peer, f"{type(message).__name__} before any hello")
+            # It may have been welcome in a former life of this controller: another epoch makes it say hello.
+            await self.welcome(peer)
+            return False
+        if not isinstance(message, _MESSAGES_OF[role]):
+            await self._refuse(peer, f"{type(message).__name__} is not for a {role} to say")
+            return False
+        return True
+
     async def _refuse(self, peer: str, problem: str, *, schema: int | None = None) -> None:
-        self._refusals[peer] += 1
-        now_s = time.monotonic()
-        if now_s - self._logged_s.get(peer, -LOG_INTERVAL_S) >= LOG_INTERVAL_S:
-            self._logged_s[peer] = now_s
-            logger.warning("refused from %s (%d so far): %s", peer, self._refusals[peer], problem)
+        line = self._refusals.count(peer, problem, time.monotonic())
+        if line is not None:
+            logger.warning(line)
         if schema is not None and schema != SCHEMA_VERSION:
             reason = f"it speaks schema {schema}, the controller {SCHEMA_VERSION}: install the same async-rl on both"
             await self.send(peer, Refused(reason=reason))

@@ -1,16 +1,15 @@
 """Both ends of the channel over real TCP: the handshake, the refusals, and that nothing crashes the controller."""
 
 import asyncio
+import random
 import socket
 from collections.abc import AsyncIterator
 
 import pytest
 import zmq
 import zmq.asyncio
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from async_rl.channel.codec import decode_controller_message, decode_peer_message, encode
+from async_rl.channel.codec import encode
 from async_rl.channel.controller_socket import ControllerSocket
 from async_rl.channel.peer_socket import BlockingPeerSocket, PeerSocket
 from async_rl.errors import ChannelError, ResourceError
@@ -39,10 +38,8 @@ async def controller() -> AsyncIterator[ControllerSocket]:
     socket_.close()
 
 
-def hello(incarnation: str = "g0-a", *, schema_version: int = SCHEMA_VERSION) -> Hello:
-    return Hello(
-        schema_version=schema_version, role=Role.GENERATOR, name="g0", incarnation=incarnation, pid=1, host="here"
-    )
+def hello(incarnation: str = "g0-a", *, schema_version: int = SCHEMA_VERSION, role: Role = Role.GENERATOR) -> Hello:
+    return Hello(schema_version=schema_version, role=role, name="g0", incarnation=incarnation, pid=1, host="here")
 
 
 async def connect(controller: ControllerSocket, incarnation: str = "g0-a") -> PeerSocket:
@@ -77,7 +74,7 @@ async def test_a_peer_that_says_hello_is_welcome_and_heard(controller: Controlle
 
 
 async def test_a_blocking_peer_speaks_the_same_language(controller: ControllerSocket) -> None:
-    peer = BlockingPeerSocket(controller.address, hello("learner-a"), max_message_bytes=LIMIT)
+    peer = BlockingPeerSocket(controller.address, hello("learner-a", role=Role.LEARNER), max_message_bytes=LIMIT)
     received = asyncio.create_task(controller.receive())
     await asyncio.to_thread(peer.connect, 5.0)
     await received
@@ -188,16 +185,146 @@ async def test_no_controller_at_the_address_is_said_in_time() -> None:
 
 
 async def test_an_occupied_port_is_the_users_to_mend(controller: ControllerSocket) -> None:
-    port = int(controller.address.rsplit(":", 1)[1])
     with pytest.raises(ResourceError, match=r"(?s)in use.*channel\.port.*another port"):
-        ControllerSocket("127.0.0.1", port, max_message_bytes=LIMIT, epoch="e2")
+        ControllerSocket("127.0.0.1", port_of(controller), max_message_bytes=LIMIT, epoch="e2")
 
 
-@given(noise=st.binary(max_size=200))
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_bytes_crash_the_decoders(noise: bytes) -> None:
-    for decode in (decode_peer_message, decode_controller_message):
-        try:
-            decode(noise)
-        except ChannelError:
-            continue
+async def test_a_role_says_only_what_is_its_own(controller: ControllerSocket) -> None:
+    peer = await connect(controller)
+    receiving = asyncio.create_task(controller.receive())
+    await peer.send(BatchRequest(version=0))
+    await peer.send(Credit(limit=7))
+    assert await receiving == ("g0-a", Credit(limit=7))
+    assert controller.refusals == {"g0-a": 1}
+    peer.close()
+
+
+async def test_a_peer_says_hello_to_a_controller_that_was_started_again(controller: ControllerSocket) -> None:
+    peer = await connect(controller)
+    assert await peer.receive() == Welcome(epoch="e1")
+    controller.close()
+    again = ControllerSocket("127.0.0.1", port_of(controller), max_message_bytes=LIMIT, epoch="e2")
+    receiving = asyncio.create_task(again.receive())
+    # It knows nothing of the restart yet, so this is lost; what is not acked is sent again after the welcome.
+    await peer.send(Credit(limit=1))
+    async with asyncio.timeout(10):
+        assert await peer.receive() == Welcome(epoch="e2")
+        assert await receiving == ("g0-a", hello())
+        await peer.send(Credit(limit=2))
+        assert await again.receive() == ("g0-a", Credit(limit=2))
+    peer.close()
+    again.close()
+
+
+async def test_a_waiting_learner_sees_that_the_controller_was_started_again(
+    controller: ControllerSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("async_rl.channel.peer_socket.SILENCE_S", 0.2)
+    peer = BlockingPeerSocket(controller.address, hello("l0-a", role=Role.LEARNER), max_message_bytes=LIMIT)
+    receiving = asyncio.create_task(controller.receive())
+    await asyncio.to_thread(peer.connect, 5.0)
+    await receiving
+    controller.close()
+    again = ControllerSocket("127.0.0.1", port_of(controller), max_message_bytes=LIMIT, epoch="e2")
+    receiving = asyncio.create_task(again.receive())
+    with pytest.raises(ChannelError, match="was started again"):
+        await asyncio.to_thread(peer.receive)
+    await receiving
+    peer.close()
+    again.close()
+
+
+def port_of(controller: ControllerSocket) -> int:
+    return int(controller.address.rsplit(":", 1)[1])
+
+
+async def test_a_connection_made_anew_takes_over_from_the_one_that_hangs(controller: ControllerSocket) -> None:
+    hanging = await connect(controller)
+    fresh = await connect(controller)
+    end = End(reason="over", checkpoint=False)
+    assert await fresh.receive() == Welcome(epoch="e1")
+    assert await controller.send("g0-a", end)
+    async with asyncio.timeout(5):
+        assert await fresh.receive() == end
+    hanging.close()
+    fresh.close()
+
+
+async def test_a_flood_of_nonsense_leaves_the_event_loop_its_turn(controller: ControllerSocket) -> None:
+    peer = await connect(controller)
+    receiving = asyncio.create_task(controller.receive())
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.create_task(count_turns())
+    flood = await asyncio.to_thread(flood_with, controller.address, 20_000)
+    while controller.refusals["flood"] < 20_000:
+        await asyncio.sleep(0.01)
+    assert turns > 10_000
+    await peer.send(Credit(limit=7))
+    assert await receiving == ("g0-a", Credit(limit=7))
+    counting.cancel()
+    for end in (flood, peer):
+        end.close()
+
+
+def flood_with(address: str, count: int) -> "zmq.Socket[bytes]":
+    dealer: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+    dealer.setsockopt(zmq.IDENTITY, b"flood")
+    dealer.setsockopt(zmq.LINGER, 0)
+    dealer.connect(address)
+    for _ in range(count):
+        dealer.send(b"nonsense")
+    return dealer
+
+
+async def test_bytes_that_are_no_zeromq_do_no_harm(controller: ControllerSocket) -> None:
+    peer = await connect(controller)
+    receiving = asyncio.create_task(controller.receive())
+    dice = random.Random(0)
+    for size in (1, 11, 64, 100_000):
+        _, writer = await asyncio.open_connection("127.0.0.1", port_of(controller))
+        writer.write(dice.randbytes(size))
+        writer.close()
+    await peer.send(Credit(limit=7))
+    assert await receiving == ("g0-a", Credit(limit=7))
+    peer.close()
+
+
+async def test_frames_with_flipped_bytes_are_refused_or_still_messages_and_the_socket_lives(
+    controller: ControllerSocket,
+) -> None:
+    peer = await connect(controller)
+    frame = encode(Delivery(purpose=Purpose.TRAIN, group=make_group(3, (1, 2))))
+    dice = random.Random(0)
+    dealer = await raw(controller, b"fuzz", encode(hello("fuzz")))
+    for _ in range(500):
+        broken = bytearray(frame)
+        for _ in range(dice.randint(1, 3)):
+            broken[dice.randrange(len(broken))] = dice.randrange(256)
+        await dealer.send(bytes(broken[: dice.choice([len(broken), dice.randrange(len(broken))])]))
+    await dealer.send(encode(Credit(limit=500)))
+    heard = 0
+    async with asyncio.timeout(20):
+        while (await controller.receive()) != ("fuzz", Credit(limit=500)):
+            heard += 1
+    assert controller.refusals["fuzz"] + heard == 501
+    assert controller.refusals["fuzz"] > 300
+    for end in (dealer, peer):
+        end.close()
+
+
+async def test_a_closed_controller_gives_its_port_back_at_once(controller: ControllerSocket) -> None:
+    controller.close()
+    ControllerSocket("127.0.0.1", port_of(controller), max_message_bytes=LIMIT, epoch="e2").close()
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
+async def test_a_host_that_is_not_this_machine_is_the_users_to_mend(host: str) -> None:
+    with pytest.raises(ResourceError, match=rf"(?s)cannot bind {host}:0.*channel\.host"):
+        ControllerSocket(host, 0, max_message_bytes=LIMIT, epoch="e1")
