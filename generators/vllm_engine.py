@@ -6,7 +6,8 @@ leases, rewards or sockets. Call `prepare_for_vllm` before this module is import
 An update, while requests are running:
 
     stage      the worker copies and verifies the version in a thread; generation goes on
-    close      new requests wait from here on, so that none carries the old version's salt into the new version
+    close      new requests wait from here on, so that none carries the old version's salt into the new version;
+               `keep` waits until the prompts of all earlier ones have been read under the old version
     pause      the engine stands still between two steps; `recompute` also drops every key and value
     load       parameters are overwritten in place
     label      tokens carry the new version from here on
@@ -19,7 +20,8 @@ Whatever fails between close and open ends the engine: half-loaded weights never
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 from vllm import AsyncEngineArgs, SamplingParams
@@ -28,6 +30,7 @@ from vllm.inputs.engine import tokens_input
 from vllm.outputs import CompletionOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from async_rl.config.schema import GenerationConfig, KvOnUpdate, ModelConfig
 from async_rl.errors import WeightsError
@@ -52,6 +55,9 @@ class VllmEngine:
         self._active_version = NO_VERSION
         self._paused_s = 0.0
         self._is_open = asyncio.Event()
+        self._num_unread = 0
+        self._all_read = asyncio.Event()
+        self._all_read.set()
 
     @property
     def active_version(self) -> int:
@@ -73,14 +79,27 @@ class VllmEngine:
         await self._is_open.wait()
         # Already rendered: raw prompts take a detour through a thread.
         prompt = tokens_input(list(prompt_token_ids), cache_salt=str(self._active_version))
-        final = None
+        outputs = self._engine.generate(prompt, _to_sampling_params(sampling), request_id)
         try:
-            async for output in self._engine.generate(prompt, _to_sampling_params(sampling), request_id):
-                final = output.outputs[0]
+            with self._unread_prompt():
+                last = await anext(outputs)
+            async for output in outputs:
+                last = output
         except VLLMClientError as error:
             raise RequestRefused(str(error)) from error
-        assert final is not None
-        return _to_sample(final)
+        return _to_sample(last.outputs[0])
+
+    @contextmanager
+    def _unread_prompt(self) -> Iterator[None]:
+        """A request between its submission and its first token."""
+        self._num_unread += 1
+        self._all_read.clear()
+        try:
+            yield
+        finally:
+            self._num_unread -= 1
+            if self._num_unread == 0:
+                self._all_read.set()
 
     async def update_weights(self, manifest: WeightManifest) -> UpdateTiming:
         started = time.monotonic()
@@ -100,9 +119,19 @@ class VllmEngine:
                 raise WeightsError(problem)
 
     async def _activate(self, version: int) -> float:
+        self._is_open.clear()
+        try:
+            if not self._drops_kv:
+                # One that still waits for its turn would find its prefix in the cache, by the old version's salt.
+                await self._all_read.wait()
+            return await self._load(version)
+        finally:
+            self._is_open.set()
+
+    async def _load(self, version: int) -> float:
+        """Between two steps; returns the seconds in which the engine stood still."""
         llm = self._engine
         started = time.monotonic()
-        self._is_open.clear()
         try:
             # `AsyncLLM.pause_generation` adds a sleep of 20 ms, for callers who want all earlier outputs by then.
             await llm.engine_core.pause_scheduler_async(mode="keep", clear_cache=self._drops_kv)
@@ -112,10 +141,8 @@ class VllmEngine:
         except BaseException:
             await self.close()
             raise
-        finally:
-            self._is_open.set()
-            pause_s = time.monotonic() - started
-            self._paused_s += pause_s
+        pause_s = time.monotonic() - started
+        self._paused_s += pause_s
         self._active_version = version
         return pause_s
 
@@ -123,6 +150,8 @@ class VllmEngine:
         if self._llm is not None:
             # Killed at once: it has nothing to save, and asked politely on one core it often misses the signal.
             self._llm.shutdown(timeout=0)
+            # Otherwise whoever awaits a response waits for ever.
+            self._llm.output_processor.propagate_error(EngineDeadError())
             self._llm = None
 
     @property
@@ -161,7 +190,9 @@ def _to_sampling_params(sampling: Sampling) -> SamplingParams:
         logprobs=0,
         flat_logprobs=True,
         detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
+        # Two outputs a request, each with all tokens so far: the first token says that the prompt has been read.
+        output_kind=RequestOutputKind.CUMULATIVE,
+        stream_interval=sampling.max_tokens + 1,
     )
 
 
