@@ -10,6 +10,7 @@ os.environ.update(
     OMP_NUM_THREADS="1",
     HF_HUB_OFFLINE="1",
     VLLM_NO_USAGE_STATS="1",
+    RAY_AUTH_MODE="token",
     RAY_USAGE_STATS_ENABLED="0",
     TOKENIZERS_PARALLELISM="false",
 )
