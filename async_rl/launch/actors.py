@@ -7,6 +7,7 @@ must set its environment and its cores before any of them is loaded. This is the
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 from async_rl.config.schema import RunConfig
@@ -30,16 +31,19 @@ class GeneratorActor:
         set_up_process(name, self._folder.logs, cores=self._cores)
         from generators.process import run_generator
 
-        asyncio.run(
-            run_generator(
-                self._config,
-                index=self._index,
-                address=address,
-                cores=self._cores,
-                incarnation=f"{name}-{os.urandom(4).hex()}",
-                run_folder=self._folder.path,
+        try:
+            asyncio.run(
+                run_generator(
+                    self._config,
+                    index=self._index,
+                    address=address,
+                    cores=self._cores,
+                    incarnation=f"{name}-{os.urandom(4).hex()}",
+                    run_folder=self._folder.path,
+                )
             )
-        )
+        finally:
+            unlink_leaked_semaphores()
 
 
 class LearnerActor:
@@ -92,3 +96,11 @@ class TrackerActor:
     def close(self) -> None:
         """Everything written can be read afterwards."""
         self._sink.close()
+
+
+def unlink_leaked_semaphores() -> None:
+    """Lets multiprocessing's tracker unlink what killed children left in /dev/shm.
+
+    It does so at its end, which Ray does not wait for: it kills the children of a worker that leaves.
+    """
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
