@@ -5,20 +5,24 @@ and reads no metrics.
 """
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from async_rl.errors import ResourceError
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,30 +83,38 @@ class Dashboard:
         check_repo(repo)
         check_port(port)
         self.url = f"http://{HOST}:{port}"
+        self._is_closed = False
         # Not `-m aim`: aim has no __main__.
         command = [sys.executable, "-c", "from aim.cli.cli import cli_entry_point as main; main()"]
-        self._server = subprocess.Popen(
-            [*command, "up", "--repo", str(repo), "--host", HOST, "--port", str(port)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._await_start()
-        install_panels(self.url)
+        # A file, not a pipe: a pipe that nobody reads fills, and then the server stands still.
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words:
+            self._server = subprocess.Popen(
+                [*command, "up", "--repo", str(repo), "--host", HOST, "--port", str(port), "--workers", "1"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=words,
+                # Aim starts uvicorn, and ends without ending it: what ends the server has to end a group.
+                process_group=0,
+            )
+            try:
+                self._await_start(words)
+                install_panels(self.url)
+            except BaseException:
+                self.close()
+                raise
 
-    def _await_start(self) -> None:
+    def _await_start(self, words: IO[str]) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline_s:
             if self._server.poll() is not None:
-                assert self._server.stderr is not None
-                words = self._server.stderr.read().strip().splitlines()
-                raise _not_started(words[-1] if words else "it said nothing")
+                words.seek(0)
+                said = words.read().strip().splitlines()
+                raise _not_started(said[-1] if said else "it said nothing")
             try:
                 request(self.url, "GET", "/api/projects/")
                 return
-            except urllib.error.URLError:
+            except OSError:
                 time.sleep(0.2)
-        self.close()
         raise _not_started(f"it did not answer within {START_TIMEOUT_S:g} s")
 
     def wait(self) -> None:
@@ -110,13 +122,24 @@ class Dashboard:
         self._server.wait()
 
     def close(self) -> None:
-        """Ends the server."""
-        self._server.terminate()
+        """Ends the server and whatever it started. May be called twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for sent in (signal.SIGTERM, signal.SIGKILL):
+            deadline_s = time.monotonic() + STOP_TIMEOUT_S
+            while self._signal(sent) and time.monotonic() < deadline_s:
+                time.sleep(0.05)
+
+    def _signal(self, number: signal.Signals) -> bool:
+        """False where no process of the server is left."""
+        # Collected first: a process that has ended but was not waited for still counts as one of its group.
+        self._server.poll()
         try:
-            self._server.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._server.kill()
-            self._server.wait()
+            os.killpg(self._server.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
 
 
 def _not_started(why: str) -> ResourceError:
@@ -190,8 +213,8 @@ def explorer_state(page: Panels) -> dict[str, object]:
         "select": {"options": options, "query": "", "advancedMode": False, "advancedQuery": ""},
         "grouping": {
             "color": ["run.hash"],
-            "stroke": ["metric.context.subject"],
-            "chart": ["metric.name"],
+            "stroke": ["context.subject"],
+            "chart": ["name"],
             "reverseMode": {"color": False, "stroke": False, "chart": False},
             "isApplied": {"color": True, "stroke": True, "chart": True},
             "persistence": {"color": False, "stroke": False},

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from async_rl.errors import ResourceError
-from async_rl.tracking.dashboard import PANELS, Dashboard, install_panels, request
+from async_rl.tracking.dashboard import PANELS, Dashboard, Panels, explorer_state, install_panels, request
 
 WRITER = """
 import sys
@@ -43,7 +43,8 @@ def free_port() -> int:
 def test_a_run_and_its_resumption_are_one_curve_and_our_pages_are_made_once(tmp_path: Path) -> None:
     run_hash = track_in_another_process(tmp_path, 1, None)
     assert track_in_another_process(tmp_path, 2, run_hash) == run_hash
-    dashboard = Dashboard(tmp_path, free_port())
+    port = free_port()
+    dashboard = Dashboard(tmp_path, port)
     try:
         info = request(dashboard.url, "GET", f"/api/runs/{run_hash}/info/")
         assert isinstance(info, dict)
@@ -66,6 +67,19 @@ def test_a_run_and_its_resumption_are_one_curve_and_our_pages_are_made_once(tmp_
         assert sorted(p["name"] for p in pages) == sorted(p.name for p in PANELS)
     finally:
         dashboard.close()
+        dashboard.close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port))
+
+
+def test_a_page_has_one_chart_a_metric_and_tells_runs_and_subjects_apart() -> None:
+    state = explorer_state(Panels(name="page", description="", metrics=("loss", "idle_share")))
+    assert isinstance(state["grouping"], dict) and isinstance(state["select"], dict)
+    # Names of Aim's own: others are taken without a word, and all curves land in one chart.
+    assert state["grouping"]["chart"] == ["name"]
+    assert state["grouping"]["color"] == ["run.hash"]
+    assert state["grouping"]["stroke"] == ["context.subject"]
+    assert [option["value"]["option_name"] for option in state["select"]["options"]] == ["loss", "idle_share"]
 
 
 def test_no_repository_and_a_taken_port_are_the_users_to_mend(tmp_path: Path) -> None:
