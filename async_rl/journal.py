@@ -22,6 +22,7 @@ from async_rl.protocol import TrajectoryGroup
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".group"
+UNFINISHED = ".writing"
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Journal:
         """
         payload = msgspec.msgpack.encode(group)
         path = self._path(group.group_id)
-        beside = path.with_suffix(".writing")
+        beside = path.with_suffix(UNFINISHED)
         try:
             beside.write_bytes(xxhash.xxh3_64_intdigest(payload).to_bytes(8, "little") + payload)
             os.replace(beside, path)
@@ -55,7 +56,13 @@ class Journal:
             self._path(group_id).unlink(missing_ok=True)
 
     def load(self) -> list[TrajectoryGroup]:
-        """All groups, in the order of their ids; torn files are removed and named in a warning."""
+        """All groups, in the order of their ids; torn files are removed and named in a warning.
+
+        Raises:
+            ResourceError: a file is whole, but of another version of async-rl.
+        """
+        for unfinished in self.folder.glob(f"*{UNFINISHED}"):
+            unfinished.unlink()
         groups = []
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             group = _read(path)
@@ -75,4 +82,11 @@ def _read(path: Path) -> TrajectoryGroup | None:
     payload = content[8:]
     if xxhash.xxh3_64_intdigest(payload) != int.from_bytes(content[:8], "little"):
         return None
-    return msgspec.msgpack.decode(payload, type=TrajectoryGroup)
+    try:
+        return msgspec.msgpack.decode(payload, type=TrajectoryGroup)
+    except msgspec.DecodeError as error:
+        raise ResourceError(
+            f"a delivered group cannot be read: {error}",
+            place=str(path),
+            remedy="resume with the version of async-rl that wrote it, or remove the file: its prompt is sampled again",
+        ) from error

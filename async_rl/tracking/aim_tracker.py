@@ -50,7 +50,9 @@ class AimTracker:
                 self._track(record)
             except Exception:
                 self.failures += 1
-                logger.exception("Aim did not take a record of step %d (%d so far)", record.step, self.failures)
+                # Said the 1st, 2nd, 4th, 8th… time: a full disk fails every record.
+                if self.failures.bit_count() == 1:
+                    logger.exception("Aim did not take a record of step %d (%d so far)", record.step, self.failures)
 
     def _track(self, record: Record) -> None:
         context = {"subject": record.subject} if record.subject else {}

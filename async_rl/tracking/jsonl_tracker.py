@@ -6,8 +6,10 @@ JSON has no NaN: a number that is not finite is written as null.
 """
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -18,7 +20,10 @@ class JsonlTracker:
     """Appends; a resumed run goes on in the same file."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("ab")
+        self._file = path.open("a+b")
+        if not _ends_a_line(self._file):
+            # A full disk or a power cut left half a line, which must not swallow the next.
+            self._file.write(b"\n")
 
     def write(self, records: Sequence[Record]) -> None:
         """Writes whole lines, so that a reader never sees half of one."""
@@ -40,3 +45,11 @@ class JsonlTracker:
     def close(self) -> None:
         """Ends the file."""
         self._file.close()
+
+
+def _ends_a_line(file: BinaryIO) -> bool:
+    size = file.seek(0, os.SEEK_END)
+    if size == 0:
+        return True
+    file.seek(size - 1)
+    return file.read(1) == b"\n"

@@ -7,7 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
+import xxhash
 
 from async_rl.errors import ResourceError
 from async_rl.journal import Journal
@@ -74,3 +76,20 @@ def test_everything_that_was_appended_survives_kill_9(tmp_path: Path, repository
 def test_a_folder_that_is_gone_is_the_users_to_mend(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match=r"(?s)cannot keep.*--resume auto"):
         Journal(tmp_path / "missing").append(make_group(0))
+
+
+def test_what_a_kill_left_unfinished_is_removed(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.append(make_group(1))
+    (tmp_path / "0000000002.writing").write_bytes(b"half")
+    assert journal.load() == [make_group(1)]
+    assert [path.name for path in tmp_path.iterdir()] == ["0000000001.group"]
+
+
+def test_a_whole_file_of_another_version_is_the_users_to_mend_and_stays(tmp_path: Path) -> None:
+    payload = msgspec.msgpack.encode({"group_id": 1, "colour": "blue"})
+    path = tmp_path / "0000000001.group"
+    path.write_bytes(xxhash.xxh3_64_intdigest(payload).to_bytes(8, "little") + payload)
+    with pytest.raises(ResourceError, match=r"(?s)cannot be read.*0000000001\.group.*version of async-rl"):
+        Journal(tmp_path).load()
+    assert path.exists()
