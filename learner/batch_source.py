@@ -47,23 +47,30 @@ class BatchSource(Protocol):
 
 
 class ControllerBatchSource:
-    """The `BatchSource` of a run."""
+    """The `BatchSource` of a run.
 
-    def __init__(self, socket: BlockingPeerSocket) -> None:
+    A message may be lost where a connection breaks, so what is waited for is asked for again, with the last commit
+    before it; the controller passes over what it has heard already.
+    """
+
+    def __init__(self, socket: BlockingPeerSocket, *, ask_again_s: float = 10.0) -> None:
         self._socket = socket
+        self._ask_again_s = ask_again_s
+        self._last_commit: Commit | None = None
 
     def next_batch(self, version: int) -> Batch | End:
         """See `BatchSource`."""
-        self._socket.send(BatchRequest(version=version))
-        answer = self._receive()
-        if isinstance(answer, End):
-            return answer
-        assert isinstance(answer, Batch) and answer.version == version, (type(answer), version)
-        return answer
+        request = BatchRequest(version=version)
+        while True:
+            answer = self._ask(request)
+            # Anything else is an answer to a request that was answered twice.
+            if isinstance(answer, End) or (isinstance(answer, Batch) and answer.version == version):
+                return answer
 
     def commit(self, version: int, metrics: StepMetrics) -> None:
         """See `BatchSource`."""
-        self._socket.send(Commit(version=version, metrics=metrics))
+        self._last_commit = Commit(version=version, metrics=metrics)
+        self._socket.send(self._last_commit)
 
     def publish(self, manifest: WeightManifest) -> None:
         """See `BatchSource`."""
@@ -71,13 +78,18 @@ class ControllerBatchSource:
 
     def complete_checkpoint(self, version: int, folder: Path) -> None:
         """See `BatchSource`."""
-        self._socket.send(CheckpointWritten(version=version, folder=str(folder)))
-        answer = self._receive()
-        assert answer == CheckpointKept(version=version), answer
+        written = CheckpointWritten(version=version, folder=str(folder))
+        while self._ask(written) != CheckpointKept(version=version):
+            pass
 
-    def _receive(self) -> ControllerMessage:
-        message = self._socket.receive()
-        assert message is not None
-        if isinstance(message, Refused):
-            raise ChannelError(f"the controller refused the learner: {message.reason}")
-        return message
+    def _ask(self, question: BatchRequest | CheckpointWritten) -> ControllerMessage:
+        self._socket.send(question)
+        while True:
+            message = self._socket.receive(timeout_s=self._ask_again_s)
+            if isinstance(message, Refused):
+                raise ChannelError(f"the controller refused the learner: {message.reason}")
+            if message is not None:
+                return message
+            if self._last_commit is not None:
+                self._socket.send(self._last_commit)
+            self._socket.send(question)

@@ -260,7 +260,7 @@ class ChannelConfig:
 class CheckpointConfig:
     """What a run can be resumed from."""
 
-    every: int = option(0, "Batches between two checkpoints; 0: only at the end and on Ctrl-C.", minimum=0)
+    every: int = option(50, "Batches between two checkpoints; 0: only at the end and on Ctrl-C.", minimum=0)
     keep: int = option(2, "The newest so many are kept.", minimum=1)
 
 

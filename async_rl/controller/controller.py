@@ -212,7 +212,8 @@ class Controller:
         self._published_version = manifest.version
 
     def _commit(self, commit: Commit) -> None:
-        self._learner.commit(commit)
+        if not self._learner.commit(commit):
+            return
         every = self._config.evaluation.every
         if commit.version == self._config.steps:
             self._observer.training_ended(self._clock())

@@ -7,6 +7,7 @@
 Owns who waits for a batch, and which groups the journal may forget after the next checkpoint.
 """
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from async_rl.checkpoints import LoopState
 from async_rl.controller.ports import CheckpointStore, GroupJournal, Observer, Peers
 from async_rl.coordinator import Coordinator
 from async_rl.protocol import Batch, CheckpointKept, CheckpointWritten, Commit, End
+
+logger = logging.getLogger(__name__)
 
 HELD_WARNING_S = 30.0
 
@@ -46,28 +49,45 @@ class LearnerDesk:
         self._warned_s = 0.0
         self._frame: bytes | None = None
         """The batch of the coordinator's version, encoded once."""
+        self._kept_version: int | None = None
+        """Of the last checkpoint."""
         self._trained: list[int] = []
         """Trained since the last checkpoint."""
 
     def request(self, peer: str, version: int) -> None:
-        """A rank wants the batch of its version."""
-        assert version == self._coordinator.version, (version, self._coordinator.version)
+        """A rank wants the batch of its version, or asks again since no answer came."""
+        if version != self._coordinator.version:
+            logger.warning(
+                "%s asked for the batch of version %d, the learner is %d", peer, version, self._coordinator.version
+            )
+            return
         if not self._waiting:
             self._waiting_since_s = self._warned_s = self._clock()
         self._waiting.add(peer)
 
-    def commit(self, commit: Commit) -> None:
-        """The batch is trained."""
+    def commit(self, commit: Commit) -> bool:
+        """The batch is trained. False, and nothing changes, for a commit that was heard already."""
+        if commit.version <= self._coordinator.version:
+            return False
         self._trained += [group.group_id for group in self._coordinator.batch]
         self._observer.trained(self._coordinator.version, self._coordinator.batch)
         self._trained_tokens += int(commit.metrics.scalars["learner/tokens"])
         self._coordinator.commit(commit.version)
         self._frame = None
         self._observer.stepped(commit.version, commit.metrics, self._clock())
+        return True
 
     async def complete_checkpoint(self, peer: str, written: CheckpointWritten, *, next_evaluation_id: int) -> None:
-        """Makes a checkpoint of what the learner wrote; from then on the journal forgets what it covers."""
+        """Makes a checkpoint of what the learner wrote; from then on the journal forgets what it covers.
+
+        Told twice, it answers twice.
+        """
         assert written.version == self._coordinator.version, (written.version, self._coordinator.version)
+        if self._kept_version != written.version:
+            self._keep(written, next_evaluation_id)
+        await self._peers.send(peer, CheckpointKept(version=written.version))
+
+    def _keep(self, written: CheckpointWritten, next_evaluation_id: int) -> None:
         state = LoopState(
             version=written.version,
             ledger=self._coordinator.snapshot(),
@@ -79,7 +99,7 @@ class LearnerDesk:
         self._journal.remove(self._trained)
         self._trained = []
         self._observer.checkpointed(folder, written.version)
-        await self._peers.send(peer, CheckpointKept(version=written.version))
+        self._kept_version = written.version
 
     async def serve_batch(self) -> None:
         """Answers the waiting ranks, if a batch may start."""

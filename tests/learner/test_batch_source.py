@@ -44,7 +44,7 @@ async def source(controller: ControllerSocket) -> AsyncIterator[ControllerBatchS
     received = asyncio.create_task(controller.receive())
     await asyncio.to_thread(peer.connect, 5.0)
     await received
-    yield ControllerBatchSource(peer)
+    yield ControllerBatchSource(peer, ask_again_s=0.2)
     peer.close()
 
 
@@ -56,6 +56,20 @@ async def test_a_batch_is_asked_for_and_comes_whole(
     assert await controller.receive() == (LEARNER, BatchRequest(version=4))
     await controller.send(LEARNER, batch)
     assert await asked == batch
+
+
+async def test_what_gets_no_answer_is_asked_again_after_the_last_commit(
+    controller: ControllerSocket, source: ControllerBatchSource
+) -> None:
+    metrics = StepMetrics(scalars={"loss": 0.5})
+    source.commit(4, metrics)
+    asked = asyncio.create_task(asyncio.to_thread(source.next_batch, 4))
+    commit, request = (LEARNER, Commit(version=4, metrics=metrics)), (LEARNER, BatchRequest(version=4))
+    assert [await controller.receive() for _ in range(4)] == [commit, request, commit, request]
+    await controller.send(LEARNER, random_batch(num_groups=1, group_size=2, version=3))
+    batch = random_batch(num_groups=1, group_size=2, version=4)
+    await controller.send(LEARNER, batch)
+    assert await asked == batch, "the answer to an older question is passed over"
 
 
 async def test_the_end_comes_instead_of_a_batch(controller: ControllerSocket, source: ControllerBatchSource) -> None:

@@ -99,8 +99,9 @@ async def test_a_generator_that_dies_is_replaced_and_its_groups_train_once() -> 
 async def test_everything_sent_three_times_counts_once() -> None:
     world = World(make_config())
     world.start_generator("generator-0", "a", uneven(0), copies=3)
-    await world.run()
+    await world.run(copies=3, checkpoint_every=2)
     assert_accounted_for(world)
+    assert [s.version for s in world.checkpoints.states] == [2, 4, 6]
 
 
 async def test_a_silent_generator_loses_its_leases_and_is_taken_back_when_heard_again() -> None:
