@@ -1,6 +1,6 @@
 """What every benchmark prints and writes: a table, and with `--json FILE` the same as data.
 
-    {"ratios": {"overlap": 1.8}, "rows": [{…}], "machine": {…}}
+{"ratios": {"overlap": 1.8}, "rows": [{…}], "machine": {…}}
 """
 
 import json

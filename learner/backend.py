@@ -51,9 +51,7 @@ class TrainBackend(Protocol):
     def score(self, sequences: PackedSequences, *, temperature: float) -> TokenScores:
         """Log-probabilities and entropies without gradient."""
 
-    def step(
-        self, micro_batches: Sequence[PackedSequences], loss: LossFunction, *, temperature: float
-    ) -> StepResult:
+    def step(self, micro_batches: Sequence[PackedSequences], loss: LossFunction, *, temperature: float) -> StepResult:
         """One optimizer step on the gradient of the sum of the micro-batch losses.
 
         The result does not depend on how the batch is split into micro-batches. If the loss or the

@@ -71,3 +71,7 @@ def more_with_defaults(
     prompt: str, response: str, answer: str, metadata: Mapping[str, Scalar], scale: float = 2.0
 ) -> float:
     return scale
+
+
+def length(prompt: str, response: str, answer: str, metadata: Mapping[str, Scalar]) -> float:
+    return float(len(response))

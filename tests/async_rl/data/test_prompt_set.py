@@ -1,6 +1,5 @@
 """Rows become prompts; what is too long is left out and counted."""
 
-
 import pytest
 
 from async_rl.data.prompt_set import PromptSet
