@@ -255,6 +255,7 @@ class Controller:
         elif self._generators.evaluation is None and self._published_version is not None:
             if self.phase is Phase.STARTING and self.coordinator.version < self._config.steps:
                 self.phase = Phase.TRAINING
+                self._learner.training_began()
                 self._observer.training_began(self._clock())
             elif self.phase in (Phase.STARTING, Phase.FINISHING):
                 self.phase = Phase.ENDING

@@ -65,6 +65,10 @@ class LearnerDesk:
             self._waiting_since_s = self._warned_s = self._clock()
         self._waiting.add(peer)
 
+    def training_began(self) -> None:
+        """From now on a batch could have been formed: who waited for engines to start waits from here."""
+        self._waiting_since_s = self._warned_s = self._clock()
+
     def commit(self, commit: Commit) -> bool:
         """The batch is trained. False, and nothing changes, for a commit that was heard already."""
         if commit.version <= self._coordinator.version:
