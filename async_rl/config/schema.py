@@ -230,7 +230,9 @@ class WeightsConfig:
     publish_every: int = option(1, "Batches between two published versions; adds to the lag.", minimum=1)
     transport: Transport = option(Transport.shm, "`shm`: shared memory of one machine.")
     deadline_s: float = option(
-        60.0, "A generator that has not activated a version by then is named in a warning.", exclusive_minimum=0
+        60.0,
+        "A generator that has not activated a version by then is named, and gets no leases until it has.",
+        exclusive_minimum=0,
     )
 
 

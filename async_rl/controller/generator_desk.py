@@ -63,7 +63,6 @@ class GeneratorDesk:
         self._observer = observer
         self._clock = clock
         self._published: WeightManifest | None = None
-        self._published_s = 0.0
         self.roster = Roster()
         self.evaluation: Evaluation | None = None
 
@@ -100,7 +99,8 @@ class GeneratorDesk:
                 generator.stats = stats
                 self._observer.reported(generator.name, stats, now_s)
             case Activated(activation=activation):
-                generator.active_version = activation.version
+                if self.roster.activate(generator, activation.version):
+                    self._observer.said(f"{generator.name} has caught up (version {activation.version}) and is back.")
                 self._observer.activated(generator.name, activation, now_s)
             case _:
                 raise AssertionError(f"{type(message).__name__} is not a generator's")
@@ -148,7 +148,8 @@ class GeneratorDesk:
 
     async def offer(self, manifest: WeightManifest) -> None:
         """A version can be read: every generator hears of it, and each that comes later."""
-        self._published, self._published_s = manifest, self._clock()
+        self._published = manifest
+        self.roster.publish(manifest.version, self._clock())
         for peer in list(self.roster.peers):
             await self._peers.send(peer, Published(manifest=manifest))
 
@@ -164,12 +165,18 @@ class GeneratorDesk:
             await self._peers.send(holder, Withdraw(group_ids=[group_id], purpose=Purpose.TRAIN))
         if self.evaluation is not None:
             self.evaluation.ledger.expire(now_s)
-        if self._published is not None and now_s - self._published_s > self._config.weights.deadline_s:
-            for peer in self.roster.late_with(self._published.version):
-                self._observer.said(
-                    f"{peer.name} has not activated version {self._published.version} within weights.deadline_s"
-                    f"={self._config.weights.deadline_s:g}; it gets no lease that would be too old."
-                )
+        await self._leave_out_late(now_s)
+
+    async def _leave_out_late(self, now_s: float) -> None:
+        deadline_s = self._config.weights.deadline_s
+        for peer in self.roster.leave_out_late(now_s, deadline_s):
+            assert self._published is not None
+            self._observer.said(
+                f"{peer.name} has not activated version {peer.missed_version} within "
+                f"weights.deadline_s={deadline_s:g}: it is left out until it catches up."
+            )
+            # What it could not read may be read now.
+            await self._peers.send(peer.incarnation, Published(manifest=self._published))
 
     def died(self, name: str, reason: str) -> None:
         """A generator's process is dead, as its supervisor says."""
@@ -212,7 +219,7 @@ class GeneratorDesk:
         )
 
     def _training_leases(self, generator: GeneratorPeer, *, wanted: int) -> list[Lease]:
-        if wanted <= 0 or not generator.has_weights:
+        if wanted <= 0 or not generator.has_weights or generator.is_left_out:
             return []
         timeout_s = self._config.ledger.lease_timeout_s
         terms = self._coordinator.lease(

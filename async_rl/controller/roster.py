@@ -1,7 +1,8 @@
 """The roster: which generators there are, what they sample with, and how much work they can take.
 
-Owns what the controller knows of each generator's present life (its incarnation). Pure: time comes in as
-an argument. Knows no leases; who dies here loses them in the ledger.
+Owns what the controller knows of each generator's present life (its incarnation), and who has missed a publish:
+whoever does not sample with a version, or a newer one, by its deadline is left out until it does. Pure: time comes
+in as an argument. Knows no leases; who dies here loses them in the ledger.
 """
 
 from dataclasses import dataclass, field
@@ -23,14 +24,21 @@ class GeneratorPeer:
     """Leases granted to this incarnation."""
     limit: int = 0
     """Leases that it can have been granted, as it last said: credit that no crossing message makes wrong."""
+    joined_s: float
+    """Deadlines of versions published earlier run from here."""
     stats: GeneratorStats | None = None
-    warned_version: int = NO_VERSION
-    """The last version whose missed deadline was reported."""
+    missed_version: int | None = None
+    """It is left out until it samples with this version or a newer one."""
 
     @property
     def has_weights(self) -> bool:
         """Whether it samples at all yet."""
         return self.active_version != NO_VERSION
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether it missed a publish and has not caught up."""
+        return self.missed_version is not None
 
     @property
     def credit(self) -> int:
@@ -44,6 +52,8 @@ class Roster:
 
     peers: dict[str, GeneratorPeer] = field(default_factory=dict)
     absent: dict[str, GeneratorPeer] = field(default_factory=dict)
+    published_s: dict[int, float] = field(default_factory=dict)
+    """When each version was published, oldest first; those that all the living have passed are forgotten."""
 
     def join(self, name: str, incarnation: str, now_s: float) -> list[str]:
         """A generator says hello. Returns incarnations of the same name that thereby are dead."""
@@ -51,7 +61,9 @@ class Roster:
         for old in dead:
             del self.peers[old]
         if incarnation not in self.peers:
-            self.peers[incarnation] = GeneratorPeer(name=name, incarnation=incarnation, last_heard_s=now_s)
+            self.peers[incarnation] = GeneratorPeer(
+                name=name, incarnation=incarnation, last_heard_s=now_s, joined_s=now_s
+            )
         return dead
 
     def heard(self, incarnation: str, now_s: float) -> GeneratorPeer | None:
@@ -66,7 +78,7 @@ class Roster:
         peer = self.absent.pop(incarnation, None)
         if peer is None:
             return False
-        peer.last_heard_s = now_s
+        peer.last_heard_s = peer.joined_s = now_s
         peer.granted = peer.limit = 0
         self.peers[incarnation] = peer
         return True
@@ -85,11 +97,29 @@ class Roster:
         """Living incarnations of a generator."""
         return [p.incarnation for p in self.peers.values() if p.name == name]
 
-    def late_with(self, version: int) -> list[GeneratorPeer]:
-        """Who does not sample with `version` yet; each is named once a version."""
-        late = [p for p in self.peers.values() if p.active_version < version and p.warned_version < version]
-        for peer in late:
-            peer.warned_version = version
+    def publish(self, version: int, now_s: float) -> None:
+        """A version can be read: from now on its deadline runs."""
+        oldest = min((p.active_version for p in self.peers.values()), default=NO_VERSION)
+        self.published_s = {v: at_s for v, at_s in self.published_s.items() if v > oldest} | {version: now_s}
+
+    def activate(self, peer: GeneratorPeer, version: int) -> bool:
+        """A generator samples with a version. True where that takes back one that was left out."""
+        peer.active_version = version
+        if peer.missed_version is None or version < peer.missed_version:
+            return False
+        peer.missed_version = None
+        return True
+
+    def leave_out_late(self, now_s: float, deadline_s: float) -> list[GeneratorPeer]:
+        """Leaves out who has missed the first version that it still lacks; returns those, each once."""
+        late = []
+        for peer in self.peers.values():
+            lacking = next((v for v in self.published_s if v > peer.active_version), None)
+            if lacking is None or peer.is_left_out:
+                continue
+            if now_s - max(self.published_s[lacking], peer.joined_s) > deadline_s:
+                peer.missed_version = lacking
+                late.append(peer)
         return late
 
     def by_name(self) -> list[GeneratorPeer]:

@@ -2,10 +2,12 @@
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
-from async_rl.config.schema import OverBound
+from async_rl.config.schema import OverBound, WeightsConfig
+from async_rl.controller.controller import Phase
 from async_rl.errors import RunError
 from async_rl.protocol import Activated, Activation, Credit, Grant, GroupFailed, Lease, Published, Role
 from generators.scripted_engine import ScriptedEngine
@@ -185,3 +187,44 @@ async def test_a_run_whose_every_group_fails_stops_and_says_why() -> None:
     with pytest.raises(RunError, match=r"32 groups in a row have failed.*no such answer"):
         await world.run()
     assert world.controller.coordinator.counts.balanced
+
+
+async def test_a_generator_that_misses_a_publish_is_left_out_by_name_and_taken_back() -> None:
+    config = replace(make_config(maximum=50, depth=2, steps=40), weights=WeightsConfig(deadline_s=0.3))
+    world = World(config)
+    world.start_generator("generator-0", "a", uneven(0))
+    held: list[Lease] = []
+    while_left_out: list[Lease] = []
+
+    async def lag() -> None:
+        link = world.peers.connect(Role.GENERATOR, "generator-1", "b")
+        while world.controller.phase is Phase.STARTING:
+            await asyncio.sleep(0.01)
+        await link.send(Credit(limit=2))
+        offers: list[int] = []
+        while len(set(offers)) == len(offers):  # until it is offered a version again
+            message = await link.receive()
+            if isinstance(message, Published):
+                offers.append(message.manifest.version)
+                if len(offers) == 1:
+                    await link.send(Activated(activation=Activation(version=0, transfer_s=0, pause_s=0)))
+            elif isinstance(message, Grant):
+                held.extend(message.leases)
+        await link.send(Credit(limit=10_000))
+        for lease in held:
+            await link.send(refusal(lease))
+        await asyncio.sleep(0.3)
+        await link.send(Credit(limit=2))
+        while not world.peers.outboxes["b"].empty():
+            message = await link.receive()
+            while_left_out.extend(message.leases if isinstance(message, Grant) else [])
+        version = world.controller.coordinator.version
+        await link.send(Activated(activation=Activation(version=version, transfer_s=0, pause_s=0)))
+
+    world.generators["b"] = asyncio.create_task(lag())
+    await world.run(step_s=0.05)
+    said = [m for m in world.notes.messages if m.startswith("generator-1")]
+    assert "left out" in said[0] and "weights.deadline_s=0.3" in said[0]
+    assert "has caught up" in said[1]
+    assert not while_left_out
+    assert_accounted_for(world)
