@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from async_rl.disk import writing
 from async_rl.errors import ResourceError
 from async_rl.ledger import LedgerSnapshot
 
@@ -41,14 +42,18 @@ class Checkpoints:
         """Adds the loop's part to what the learner wrote in `written`, renames it into place, drops the oldest.
 
         A crash before the rename leaves a `.writing-*` folder, which is no checkpoint.
+
+        Raises:
+            ResourceError: the disk is full, or the folder cannot be written.
         """
-        (written / LOOP_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2))
-        target = self.folder / f"{state.version:08d}"
-        if target.exists():
-            shutil.rmtree(target)
-        os.replace(written, target)
-        for old in self.versions()[: -self.keep]:
-            shutil.rmtree(self._path(old))
+        target = self._path(state.version)
+        with writing("a checkpoint", target):
+            (written / LOOP_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2))
+            if target.exists():
+                shutil.rmtree(target)
+            os.replace(written, target)
+            for old in self.versions()[: -self.keep]:
+                shutil.rmtree(self._path(old))
         return target
 
     def versions(self) -> list[int]:

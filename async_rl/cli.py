@@ -6,6 +6,7 @@ Owns words, options and exit codes: 0 done, 1 a run that could not go on, 2 a mi
 """
 
 import os
+import shlex
 import sys
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
@@ -17,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from async_rl.config.schema import RunConfig
 from async_rl.errors import RunError, UserError
 
 RUN_ERROR, USER_ERROR, INTERRUPTED = 1, 2, 130
@@ -174,15 +176,29 @@ def launch(
     from async_rl.launch.run import launch as launch_run
     from async_rl.summary import Exit
 
+    again = ["async-rl", "launch", config, *(overrides or ()), *(["--name", name] if name else []), "--resume", "auto"]
     try:
         end = launch_run(run, resume=Resume(resume), console=out)
     except Interrupted as interrupt:
+        _say_how_to_go_on(run, again)
         raise typer.Exit(INTERRUPTED) from interrupt
     except RunError:
         err.print(f"Logs of every process: {Path(run.runs_dir, run.name, 'logs')}", soft_wrap=True, highlight=False)
+        _say_how_to_go_on(run, again)
         raise
     if end is Exit.STOPPED:
+        _say_how_to_go_on(run, again)
         raise typer.Exit(INTERRUPTED)
+
+
+def _say_how_to_go_on(run: RunConfig, command: list[str]) -> None:
+    from async_rl.checkpoints import Checkpoints
+    from async_rl.run_folder import RunFolder
+
+    checkpoint = Checkpoints(RunFolder(Path(run.runs_dir, run.name)).checkpoints, run.checkpoint.keep).latest
+    if checkpoint is not None:
+        words = f"To go on from version {int(checkpoint.name)}: {shlex.join(command)}"
+        err.print(words, soft_wrap=True, highlight=False, markup=False)
 
 
 @app.command(help=SFT_HELP)
@@ -194,7 +210,12 @@ def sft(config: ConfigArgument, overrides: OverridesArgument = None) -> None:
     warm_start = load_sft_config(find_config(config, shipped=shipped_folder()), overrides or ())
     from async_rl.launch.sft import launch_sft
 
-    launch_sft(warm_start, console=out)
+    try:
+        launch_sft(warm_start, console=out)
+    except RunError:
+        log = Path(warm_start.runs_dir, warm_start.name, "logs")
+        err.print(f"The log: {log}", soft_wrap=True, highlight=False)
+        raise
 
 
 @app.command(help=EXPORT_HELP)

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from async_rl.disk import writing
 from async_rl.errors import ResourceError
 from async_rl.protocol import TrajectoryGroup
 
@@ -40,15 +41,9 @@ class Journal:
         payload = msgspec.msgpack.encode(group)
         path = self._path(group.group_id)
         beside = path.with_suffix(UNFINISHED)
-        try:
+        with writing("a delivered group", path):
             beside.write_bytes(xxhash.xxh3_64_intdigest(payload).to_bytes(8, "little") + payload)
             os.replace(beside, path)
-        except OSError as error:
-            raise ResourceError(
-                f"cannot keep a delivered group: {error}",
-                place=str(path),
-                remedy="free some disk, or choose another runs_dir; then go on with --resume auto",
-            ) from error
 
     def remove(self, group_ids: Iterable[int]) -> None:
         """Forgets groups; those that it does not have are passed over."""

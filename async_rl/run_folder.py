@@ -1,6 +1,6 @@
 """A run's folder: where everything that it writes lies.
 
-    runs/NAME/  config.yaml  logs/  metrics.jsonl  trained.jsonl  journal/  checkpoints/  model/  summary.json
+    runs/NAME/  config.yaml  logs/  metrics.jsonl  aim_run  trained.jsonl  journal/  checkpoints/  model/  summary.json
     runs/latest → the run that was started last
 
 Owns names and places; what is in the files is others' business.
@@ -36,6 +36,11 @@ class RunFolder:
     def metrics(self) -> Path:
         """All metrics, a JSON object a line."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def aim_run(self) -> Path:
+        """The hash of the run in its Aim repository; there is none without Aim."""
+        return self.path / "aim_run"
 
     @property
     def trained(self) -> Path:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from async_rl.disk import writing
 from async_rl.protocol import TrajectoryGroup
 
 
@@ -32,14 +33,18 @@ class TrainedLog:
     path: Path
 
     def append(self, version: int, groups: Sequence[TrajectoryGroup]) -> None:
-        """The batch of `version` is trained."""
+        """The batch of `version` is trained.
+
+        Raises:
+            ResourceError: the disk is full, or the folder cannot be written.
+        """
         line = TrainedBatch(
             version=version,
             group_ids=[g.group_id for g in groups],
             prompt_ids=[g.prompt_id for g in groups],
             oldest_versions=[g.oldest_version for g in groups],
         )
-        with self.path.open("ab") as file:
+        with writing("what was trained", self.path), self.path.open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
 
     def read(self) -> list[TrainedBatch]:
@@ -53,5 +58,6 @@ class TrainedLog:
         """Takes out the batches of `version` and later ones."""
         kept = [line for line in self.read() if line.version < version]
         beside = self.path.with_suffix(".writing")
-        beside.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
-        os.replace(beside, self.path)
+        with writing("what was trained", self.path):
+            beside.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
+            os.replace(beside, self.path)

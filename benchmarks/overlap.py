@@ -1,6 +1,6 @@
 """What overlap is worth: the same run synchronous (staleness.max=0) and asynchronous, wall-clock for the same tokens.
 
-    python benchmarks/overlap.py [--steps 40] [--json FILE]
+    python benchmarks/overlap.py [--steps 60] [--json FILE]
 
 One generator on one core, the learner on the other, so 2 is the limit. The workload is chosen so that generating and
 training a batch cost about the same; the idle shares of both sides say how far that holds. Both runs are whole runs of
@@ -33,11 +33,11 @@ def reward(prompt, response, answer, metadata):
 CONFIG = """
 defaults: [run_schema, _self_]
 steps: {steps}
-data: {{task: "async_rl.data.tasks.addition:Addition", num_train: 512, num_evaluate: 0, max_prompt_tokens: 8}}
+data: {{task: "async_rl.data.tasks.addition:Addition", num_train: 512, num_evaluate: 8, max_prompt_tokens: 8}}
 model: {{path: {folder}/model}}
 reward: {{function: "{folder}/even.py:reward"}}
-generation: {{group_size: 8, max_new_tokens: 48, max_model_len: 64, max_concurrent: 128, kv_cache_gib: 0.25}}
-learner: {{groups_per_step: 32, optimizer: {{lr: 1.0e-6}}}}
+generation: {{group_size: 8, max_new_tokens: 64, max_model_len: 80, max_concurrent: 128, kv_cache_gib: 0.25}}
+learner: {{groups_per_step: 16, optimizer: {{lr: 1.0e-6}}}}
 tracking: {{aim: false}}
 """
 
@@ -79,7 +79,7 @@ def row(mode: str, summary: Summary) -> Row:
 def main() -> None:
     """Runs both modes and reports their ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=40, help="batches of each run")
+    parser.add_argument("--steps", type=int, default=60, help="batches of each run")
     parser.add_argument("--json", type=Path, help="where to write the outcome as data")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="overlap-") as name:

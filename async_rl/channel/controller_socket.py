@@ -12,7 +12,7 @@ Frames to peers, batches above all, may be of any size.
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections import Counter
 from typing import get_args
 
 import zmq
@@ -74,7 +74,7 @@ class ControllerSocket:
         self.address = f"tcp://{host}:{bound.rsplit(':', 1)[1]}"
 
     @property
-    def refusals(self) -> Mapping[str, int]:
+    def refusals(self) -> Counter[str]:
         """Frames refused, by sender."""
         return self._refusals.by_sender
 

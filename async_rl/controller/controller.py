@@ -19,7 +19,7 @@
 Every message and every tick is handled under one lock and ends in `_pump`, which answers whoever can be
 answered: there is no other place where work is handed out. All decisions are the coordinator's.
 
-Life: starting (the first weights, the first evaluation) → training → finishing (the last evaluation) →
+Life: starting (the first generator with weights, the first evaluation) → training → finishing (the last evaluation) →
 ending (the learner checkpoints, exports and leaves) → ended. A stop goes to ending from anywhere.
 
 Owns the order of these things. Knows no Ray, no engine, no tensors, no terminal.
@@ -253,9 +253,9 @@ class Controller:
             self._generators.evaluation = None
             self.phase = Phase.ENDING
         elif self._generators.evaluation is None and self._published_version is not None:
-            if self.phase is Phase.STARTING and self.coordinator.version < self._config.steps:
+            if self.phase is Phase.FINISHING or self.coordinator.version >= self._config.steps:
+                self.phase = Phase.ENDING
+            elif self.phase is Phase.STARTING and self._generators.roster.any_has_weights:
                 self.phase = Phase.TRAINING
                 self._learner.training_began()
                 self._observer.training_began(self._clock())
-            elif self.phase in (Phase.STARTING, Phase.FINISHING):
-                self.phase = Phase.ENDING

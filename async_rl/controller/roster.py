@@ -122,6 +122,11 @@ class Roster:
                 late.append(peer)
         return late
 
+    @property
+    def any_has_weights(self) -> bool:
+        """Whether somebody samples."""
+        return any(p.has_weights for p in self.peers.values())
+
     def by_name(self) -> list[GeneratorPeer]:
         """The living, in the order of their names."""
         return sorted(self.peers.values(), key=lambda p: p.name)

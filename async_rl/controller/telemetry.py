@@ -64,6 +64,7 @@ class Telemetry:
         summary: SummaryBuilder,
         view: View,
         write: Callable[[Sequence[Record]], None],
+        refused_frames: Callable[[], int],
         trained_log: TrainedLog,
         run_hash: str | None,
         version: int,
@@ -74,6 +75,7 @@ class Telemetry:
         self._summary = summary
         self._view = view
         self._write = write
+        self._refused_frames = refused_frames
         self._trained_log = trained_log
         self._run_hash = run_hash
         self._first_version = self._version = version
@@ -167,6 +169,7 @@ class Telemetry:
             return
         self._flushed_s = now_s
         self._record({f"ledger/{name}": float(n) for name, n in msgspec.structs.asdict(counts).items()})
+        self._record({"channel/refused": float(self._refused_frames())})
         for name, pace in self._paces.items():
             self._record(_system_metrics(pace), subject=name)
         self.flush()

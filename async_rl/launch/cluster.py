@@ -3,16 +3,20 @@
 Owns Ray's start and stop and the actors' handles. Knows nothing of what they say to each other.
 """
 
+import asyncio
 import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import ray
+from ray import ObjectRef
 from ray.actor import ActorHandle
+from ray.exceptions import RayError
 
 from async_rl.config.option import plain_values
 from async_rl.config.schema import RunConfig
+from async_rl.errors import ResourceError
 from async_rl.launch.actors import GeneratorActor, LearnerActor, TrackerActor
 from async_rl.placement import place
 from async_rl.run_folder import RunFolder
@@ -31,19 +35,17 @@ class Cluster:
         self._folder = folder
         self._run_id = run_id
         self.generators: dict[str, ActorHandle] = {}
+        self._actors: list[ActorHandle] = []
+        self._writes: asyncio.Queue[ObjectRef] = asyncio.Queue()
 
     def start(self) -> None:
-        """Starts Ray (or joins a cluster), then every process."""
+        """Starts Ray (or joins a cluster), then every process.
+
+        Raises:
+            ResourceError: there is no cluster at `cluster.address`.
+        """
         num_generators = self._config.generation.num_generators
-        address = self._config.cluster.address
-        ray.init(
-            address=address or None,
-            num_cpus=None if address else num_generators + 1,
-            include_dashboard=False,
-            log_to_driver=False,
-            configure_logging=False,
-            logging_level=logging.ERROR,
-        )
+        self._start_ray(num_cpus=num_generators + 1)
         placement = place(
             num_generators=num_generators,
             cores=sorted(os.sched_getaffinity(0)),
@@ -58,7 +60,27 @@ class Cluster:
         self._learner = ray.remote(num_cpus=1)(LearnerActor).remote(
             self._config, cores=placement.learner, folder=self._folder, run_id=self._run_id
         )
-        self._actors: list[ActorHandle] = [self._tracker, self._learner, *self.generators.values()]
+        self._actors = [self._tracker, self._learner, *self.generators.values()]
+
+    def _start_ray(self, *, num_cpus: int) -> None:
+        address = self._config.cluster.address
+        try:
+            ray.init(
+                address=address or None,
+                num_cpus=None if address else num_cpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                configure_logging=False,
+                logging_level=logging.ERROR,
+            )
+        except (ConnectionError, ValueError) as error:
+            if not address:
+                raise
+            raise ResourceError(
+                f"no Ray cluster at {address}: {error}",
+                place="cluster.address",
+                remedy="give the address of a running cluster, HOST:6379, or leave it empty to start Ray here",
+            ) from error
 
     async def run_learner(self, address: str, checkpoint: Path | None) -> None:
         """Returns when the learner has left."""
@@ -72,12 +94,22 @@ class Cluster:
         return opened
 
     def write_records(self, records: Sequence[Record]) -> None:
-        """Hands records to the sink and does not wait."""
-        self._tracker.write.remote(records)
+        """Hands records to the sink and does not wait; `follow_tracker` says if that fails."""
+        self._writes.put_nowait(self._tracker.write.remote(records))
+
+    async def follow_tracker(self) -> None:
+        """Raises what keeps the sink from writing; never returns."""
+        while True:
+            await (await self._writes.get())
 
     async def close_tracker(self) -> None:
-        """Everything written can be read afterwards."""
-        await self._tracker.close.remote()
+        """Everything written can be read afterwards; of a sink that has failed, what it wrote before."""
+        try:
+            while not self._writes.empty():
+                await self._writes.get_nowait()
+            await self._tracker.close.remote()
+        except RayError as error:
+            logger.warning("the tracker could not be closed: %s", error)
 
     def stop(self) -> None:
         """Ends every process that is left: those that can by themselves first, since only they tidy up."""

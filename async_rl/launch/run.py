@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -25,6 +26,7 @@ from async_rl.controller.controller import Controller
 from async_rl.controller.telemetry import Telemetry
 from async_rl.coordinator import Coordinator
 from async_rl.data.sampler import PromptSampler
+from async_rl.disk import writing
 from async_rl.errors import RunError
 from async_rl.journal import Journal
 from async_rl.launch import preflight
@@ -42,6 +44,9 @@ from async_rl.weights.slots import remove_leftovers, remove_stale
 logger = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT_S = 20.0
+"""For processes that were told to end."""
+ABANDON_TIMEOUT_S = 3.0
+"""The same where the run has failed or is stopped at once: nothing that they still do is wanted."""
 
 
 class Resume(StrEnum):
@@ -107,7 +112,8 @@ def begin(config: RunConfig, resume: Resume, console: Console) -> Start:
             console.print(f"An earlier run of this name was moved to {aside} (--resume auto would go on with it).")
     folder.create()
     checkpoints.remove_unfinished()
-    folder.config.write_text(dump_config(config), encoding="utf-8")
+    with writing("the config", folder.config):
+        folder.config.write_text(dump_config(config), encoding="utf-8")
     if checkpoint is None:
         return Start(folder=folder, checkpoint=None, state=None)
     state = read_loop_state(checkpoint)
@@ -149,19 +155,20 @@ class Run:
 
     async def serve(self) -> Exit:
         """Starts everything, waits for the end, leaves nothing behind."""
-        socket = self._bind()
-        cluster = Cluster(self._config, self._start.folder, run_id=self._id)
         exit_ = Exit.FAILED
-        try:
-            self._view.say("Starting Ray, the generators and the learner.")
-            # In the main thread, since Ray sets signal handlers; ours replace them afterwards.
-            cluster.start()
-            exit_ = await self._control(socket, cluster)
-        finally:
-            self._write_summary(exit_)
-            socket.close()
-            await asyncio.to_thread(cluster.stop)
-            remove_leftovers(self._id)
+        async with AsyncExitStack() as cleanup:
+            cleanup.callback(remove_leftovers, self._id)
+            socket = self._bind()
+            cleanup.callback(socket.close)
+            cluster = Cluster(self._config, self._start.folder, run_id=self._id)
+            cleanup.push_async_callback(asyncio.to_thread, cluster.stop)
+            try:
+                self._view.say("Starting Ray, the generators and the learner.")
+                # In the main thread, since Ray sets signal handlers; ours replace them afterwards.
+                cluster.start()
+                exit_ = await self._control(socket, cluster)
+            finally:
+                self._write_summary(exit_)
         return exit_
 
     def summary(self, exit_: Exit) -> Summary:
@@ -175,10 +182,9 @@ class Run:
             summary=self._summary,
             view=self._view,
             write=cluster.write_records,
+            refused_frames=lambda: socket.refusals.total(),
             trained_log=self._trained_log,
-            run_hash=await cluster.open_tracker(
-                aim_repo=aim_repo(config) if config.tracking.aim else None, run_hash=state.run_hash if state else None
-            ),
+            run_hash=await self._open_tracker(cluster),
             version=self._start.version,
             now_s=time.monotonic(),
         )
@@ -200,13 +206,30 @@ class Run:
         for name, actor in cluster.generators.items():
             supervisor.watch_generator(name, actor, socket.address)
         supervisor.watch_learner(lambda: cluster.run_learner(socket.address, self._start.checkpoint))
+        supervisor.watch_tracker(cluster.follow_tracker)
+        leave_timeout_s = ABANDON_TIMEOUT_S
         try:
             await controller.run()
+            leave_timeout_s = LEAVE_TIMEOUT_S
         finally:
-            await supervisor.release(LEAVE_TIMEOUT_S)
+            await supervisor.release(leave_timeout_s)
             telemetry.flush()
             await cluster.close_tracker()
         return Exit.COMPLETED if self._coordinator.version >= config.steps else Exit.STOPPED
+
+    async def _open_tracker(self, cluster: Cluster) -> str | None:
+        """Opens the sink, and keeps Aim's name of the run beside its metrics."""
+        state, tracking = self._start.state, self._config.tracking
+        run_hash = await cluster.open_tracker(
+            aim_repo=aim_repo(self._config) if tracking.aim else None, run_hash=state.run_hash if state else None
+        )
+        if run_hash is not None:
+            self._start.folder.aim_run.write_text(f"{run_hash}\n", encoding="utf-8")
+        elif tracking.aim:
+            self._view.say(
+                "Aim cannot be written: this run has no dashboard, only metrics.jsonl (why: logs/tracker.log)."
+            )
+        return run_hash
 
     def _bind(self) -> ControllerSocket:
         channel = self._config.channel
@@ -248,7 +271,9 @@ class Run:
             controller.fail(Interrupted("stopped at once"))
 
     def _write_summary(self, exit_: Exit) -> None:
-        self._start.folder.summary.write_bytes(self.summary(exit_).to_json())
+        path = self._start.folder.summary
+        with writing("the summary", path):
+            path.write_bytes(self.summary(exit_).to_json())
 
 
 class Interrupted(RunError):

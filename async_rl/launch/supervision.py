@@ -2,7 +2,8 @@
 
 Owns what is done about a death. A generator is started again up to `generation.max_restarts` times; one that
 is beyond that is left out, and the run ends only with the last of them. The learner's death ends the run:
-it is resumed from its last checkpoint. A user's mistake, raised in any process, ends the run with its own words.
+it is resumed from its last checkpoint. So does the tracker's, since metrics.jsonl is the record of a run. A user's
+mistake, raised in any process, ends the run with its own words.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from async_rl.controller.controller import Controller
 from async_rl.errors import RunError, UserError
@@ -27,6 +28,7 @@ class Supervisor:
         self._max_restarts = max_restarts
         self._living: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
+        self._tracker_task: asyncio.Task[None] | None = None
 
     def watch_generator(self, name: str, actor: ActorHandle, address: str) -> None:
         """Runs a generator until the run ends."""
@@ -37,13 +39,18 @@ class Supervisor:
         """Runs the learner; its end is the run's."""
         self._tasks.append(asyncio.create_task(self._follow_learner(run), name="watch learner"))
 
+    def watch_tracker(self, follow: Callable[[], Awaitable[None]]) -> None:
+        """Ends the run where metrics cannot be written any more."""
+        self._tracker_task = asyncio.create_task(self._follow_tracker(follow), name="watch tracker")
+
     async def release(self, timeout_s: float) -> None:
         """Gives processes that were told to end the time to do so, and watches no longer."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
-        for task in self._tasks:
+        tasks = [*self._tasks, *([self._tracker_task] if self._tracker_task else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _keep_generator(self, name: str, actor: ActorHandle, address: str) -> None:
         for restart in range(self._max_restarts + 1):
@@ -72,14 +79,28 @@ class Supervisor:
     async def _follow_learner(self, run: Callable[[], Awaitable[None]]) -> None:
         try:
             await run()
-        except RayTaskError as error:
-            cause = error.cause
-            known = isinstance(cause, UserError | RunError)
-            self._controller.fail(cause if known else RunError(f"the learner failed: {type(cause).__name__}: {cause}"))
-        except RayActorError as error:
-            self._controller.fail(RunError(f"the learner died: {first_line(error)}"))
+        except RayError as error:
+            self._controller.fail(ending(error, "the learner"))
         else:
             self._controller.learner_left()
+
+    async def _follow_tracker(self, follow: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await follow()
+        except RayError as error:
+            self._controller.fail(ending(error, "the tracker"))
+
+
+def ending(error: RayError, name: str) -> Exception:
+    """What ends a run whose process `name` raised something, or died."""
+    if not isinstance(error, RayTaskError):
+        return RunError(f"{name} died: {first_line(error)}")
+    cause: Exception = error.cause
+    return (
+        cause
+        if isinstance(cause, UserError | RunError)
+        else RunError(f"{name} failed: {type(cause).__name__}: {cause}")
+    )
 
 
 def first_line(error: Exception) -> str:

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from async_rl.disk import writing
 from async_rl.tracking.record import Record
 
 
@@ -20,13 +21,18 @@ class JsonlTracker:
     """Appends; a resumed run goes on in the same file."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = path.open("a+b")
         if not _ends_a_line(self._file):
             # A full disk or a power cut left half a line, which must not swallow the next.
             self._file.write(b"\n")
 
     def write(self, records: Sequence[Record]) -> None:
-        """Writes whole lines, so that a reader never sees half of one."""
+        """Writes whole lines, so that a reader never sees half of one.
+
+        Raises:
+            ResourceError: the disk is full.
+        """
         lines = [
             msgspec.json.encode(
                 {
@@ -39,8 +45,9 @@ class JsonlTracker:
             )
             for r in records
         ]
-        self._file.write(b"".join(line + b"\n" for line in lines))
-        self._file.flush()
+        with writing("metrics", self._path):
+            self._file.write(b"".join(line + b"\n" for line in lines))
+            self._file.flush()
 
     def close(self) -> None:
         """Ends the file."""

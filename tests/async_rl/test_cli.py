@@ -178,6 +178,17 @@ def test_the_end_of_a_run_is_an_exit_code(config: Path, end: str, code: int, lin
     assert (done.returncode, done.stderr.splitlines()) == (code, lines)
 
 
+@pytest.mark.parametrize("end", ["raise RunError('the learner died')", "return Exit.STOPPED"])
+def test_a_run_that_ended_early_says_how_to_go_on(config: Path, end: str) -> None:
+    checkpoint = config.parent / "runs" / "mine" / "checkpoints" / "00000012"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "loop.json").write_text("{}")
+    words = ["launch", "run.yaml", "steps=20", "--name", "mine", "--resume", "auto"]
+    done = async_rl(*words, cwd=config.parent, then=FAKE_LAUNCH.format(end=end))
+    said = "To go on from version 12: async-rl launch run.yaml steps=20 --name mine --resume auto"
+    assert said in done.stderr.splitlines()
+
+
 def test_help_teaches_by_examples(tmp_path: Path) -> None:
     done = async_rl("--help", cwd=tmp_path)
     assert "async-rl launch quickstart --dry-run" in done.stdout

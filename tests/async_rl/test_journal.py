@@ -74,7 +74,7 @@ def test_everything_that_was_appended_survives_kill_9(tmp_path: Path, repository
 
 
 def test_a_folder_that_is_gone_is_the_users_to_mend(tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match=r"(?s)cannot keep.*--resume auto"):
+    with pytest.raises(ResourceError, match=r"(?s)cannot write a delivered group.*--resume auto"):
         Journal(tmp_path / "missing").append(make_group(0))
 
 
