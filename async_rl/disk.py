@@ -1,0 +1,24 @@
+"""What a disk refuses, as a mistake that the user can mend. Owns the words."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from async_rl.errors import ResourceError
+
+
+@contextmanager
+def writing(what: str, path: Path) -> Iterator[None]:
+    """Around whatever writes `what` to `path`.
+
+    Raises:
+        ResourceError: the disk is full, or the place cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ResourceError(
+            f"cannot write {what}: {error.strerror or error}",
+            place=str(path),
+            remedy="free some disk, or choose another runs_dir; --resume auto goes on from the last checkpoint",
+        ) from error
