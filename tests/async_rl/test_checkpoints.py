@@ -1,0 +1,79 @@
+"""Checkpoints: whole or not there, the newest few kept, read back as they were."""
+
+from pathlib import Path
+
+import pytest
+
+from async_rl.checkpoints import Checkpoints, LoopState, read_loop_state
+from async_rl.errors import ResourceError
+from async_rl.ledger import LedgerSnapshot
+
+
+def state(version: int) -> LoopState:
+    return LoopState(
+        version=version,
+        ledger=LedgerSnapshot(issued=9, ended={"trained": 7}, live_failures={7: 0, 8: 2}),
+        trained_tokens=123,
+        next_evaluation_id=4,
+        run_hash="abc",
+    )
+
+
+def written(folder: Path, version: int) -> Path:
+    """What the learner leaves."""
+    part = folder / f".writing-{version:08d}"
+    (part / "learner").mkdir(parents=True)
+    (part / "learner" / "weights").write_text(f"of {version}")
+    return part
+
+
+def complete(checkpoints: Checkpoints, version: int) -> Path:
+    return checkpoints.complete(written(checkpoints.folder, version), state(version))
+
+
+def test_a_checkpoint_is_read_back_as_it_was(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    assert Checkpoints(tmp_path, keep=2).latest is None
+    folder = complete(checkpoints, 12)
+    assert folder == checkpoints.latest == tmp_path / "00000012"
+    assert read_loop_state(folder) == state(12)
+    assert (folder / "learner" / "weights").read_text() == "of 12"
+    assert not list(tmp_path.glob(".writing-*"))
+
+
+def test_the_newest_few_are_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for version in (9, 10, 100):
+        complete(checkpoints, version)
+    assert checkpoints.versions() == [10, 100]
+
+
+def test_the_same_version_written_again_replaces_the_first(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    (complete(checkpoints, 3) / "old").write_text("")
+    folder = complete(checkpoints, 3)
+    assert not (folder / "old").exists()
+    assert checkpoints.versions() == [3]
+
+
+def test_what_a_crash_left_half_written_is_no_checkpoint_and_is_removed(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    complete(checkpoints, 3)
+    written(tmp_path, 4)
+    (tmp_path / "00000005" / "learner").mkdir(parents=True)
+    assert checkpoints.versions() == [3], "without the loop's part it is none either"
+    checkpoints.remove_unfinished()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["00000003", "00000005"]
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"version": 3}'], ids=["missing", "torn", "of another kind"])
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "loop.json").write_text(content)
+    with pytest.raises(ResourceError, match="is not a checkpoint"):
+        read_loop_state(tmp_path)
+
+
+def test_a_place_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match="cannot write a checkpoint"):
+        Checkpoints(tmp_path, keep=1).complete(tmp_path / "never written", state(1))
