@@ -1,6 +1,6 @@
 """Supervised fine-tuning on prompt and answer pairs, with the backend that reinforcement learning uses.
 
-    rows ─► Pair (prompt, answer + end token) ─► micro-batches ─► −log p(answer), token mean ─► step
+    prompts ─► Pair (prompt, answer + end token) ─► micro-batches ─► −log p(answer), token mean ─► step
 
 Owns pairs, their loss (on the answer only), validation and the written model. Whoever shows progress is behind
 `SftObserver`.
@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from async_rl.config.schema import SftConfig
-from async_rl.data.row import Row
 from async_rl.data.tokenizer import Tokenizer
-from async_rl.errors import DataError, NonFiniteError
+from async_rl.errors import NonFiniteError
+from async_rl.protocol import Prompt
 from learner.backend import StepResult, TokenScores, TrainBackend
 from learner.packing import PackedSequences, plan_micro_batches
 
@@ -46,30 +46,24 @@ class Pair:
 class SftObserver(Protocol):
     """Whoever shows and keeps what happens."""
 
+    def said(self, message: str) -> None:
+        """Something that the user should read."""
+        ...
+
     def stepped(self, step: int, result: StepResult, num_tokens: int) -> None: ...
 
     def validated(self, step: int, loss: float) -> None: ...
 
 
-def make_pairs(rows: Sequence[Row], tokenizer: Tokenizer, *, max_prompt_tokens: int) -> list[Pair]:
-    """Tokenises rows; those with longer prompts are left out.
-
-    Raises:
-        DataError: nothing is left.
-    """
-    pairs = []
-    for row in rows:
-        prompt = tokenizer.encode(tokenizer.render(row.prompt))
-        if prompt and len(prompt) <= max_prompt_tokens:
-            answer = [*tokenizer.encode(row.answer), tokenizer.end_token_id]
-            pairs.append(Pair(token_ids=prompt + answer, num_prompt_tokens=len(prompt)))
-    if rows and not pairs:
-        raise DataError(
-            f"none of {len(rows)} prompts has between 1 and {max_prompt_tokens} tokens",
-            place="data.max_prompt_tokens",
-            remedy="raise it, or give other prompts",
+def make_pairs(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> list[Pair]:
+    """Prompts with their answers and the end token behind them."""
+    return [
+        Pair(
+            token_ids=[*prompt.token_ids, *tokenizer.encode(prompt.answer), tokenizer.end_token_id],
+            num_prompt_tokens=len(prompt.token_ids),
         )
-    return pairs
+        for prompt in prompts
+    ]
 
 
 class SftTrainer:
@@ -87,7 +81,7 @@ class SftTrainer:
         Raises:
             NonFiniteError: one step after the other has a loss that is not finite.
         """
-        order = epochs(len(pairs), self._config.seed)
+        order = epochs(len(pairs), self._config.seed, shuffle=self._config.data.shuffle)
         for step in range(1, self._config.steps + 1):
             chosen = [pairs[next(order)] for _ in range(self._config.batch_size)]
             result = self._step(chosen)
@@ -128,7 +122,10 @@ class SftTrainer:
             )
 
 
-def epochs(size: int, seed: int) -> Iterator[int]:
-    """Indices below `size` for ever: each once an epoch, in a new order each."""
+def epochs(size: int, seed: int, *, shuffle: bool) -> Iterator[int]:
+    """Indices below `size` for ever: each once an epoch, in a new order each if they are shuffled."""
     for epoch in itertools.count():
+        if not shuffle:
+            yield from range(size)
+            continue
         yield from np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(size).tolist()

@@ -6,12 +6,13 @@ Owns what is made in which order. Shows nothing: that is the observer's.
 from pathlib import Path
 
 from async_rl.config.schema import ModelConfig, SftConfig
+from async_rl.data.prompt_set import PromptSet
 from async_rl.data.row import Row
 from async_rl.data.source import load_rows, load_task
 from async_rl.data.tokenizer import Tokenizer, save_character_tokenizer
 from learner.megatron.backend import MegatronBackend
 from learner.model_folder import create_model
-from learner.sft import SftObserver, SftTrainer, make_pairs
+from learner.sft import Pair, SftObserver, SftTrainer, make_pairs
 
 
 def run_sft(config: SftConfig, *, run_folder: Path, observer: SftObserver) -> None:
@@ -21,11 +22,12 @@ def run_sft(config: SftConfig, *, run_folder: Path, observer: SftObserver) -> No
         UserError: data, task or model cannot be used.
         NonFiniteError: the loss is not finite in one step after the other.
     """
-    rows, held_out = _rows(config, is_held_out=False), _rows(config, is_held_out=True)
+    rows, held_out_rows = _rows(config, is_held_out=False), _rows(config, is_held_out=True)
     folder = Path(config.model.path) if config.model.path else _make_model(config, run_folder / "new_model")
     tokenizer = Tokenizer(folder)
-    pairs = make_pairs(rows, tokenizer, max_prompt_tokens=config.data.max_prompt_tokens)
-    held_out_pairs = make_pairs(held_out, tokenizer, max_prompt_tokens=config.data.max_prompt_tokens)
+    pairs, held_out = [
+        _pairs(some, tokenizer, config.data.max_prompt_tokens, observer) for some in (rows, held_out_rows)
+    ]
     backend = MegatronBackend(
         ModelConfig(path=str(folder), dtype=config.model.dtype),
         config.optimizer,
@@ -34,7 +36,7 @@ def run_sft(config: SftConfig, *, run_folder: Path, observer: SftObserver) -> No
         num_threads=config.num_threads,
     )
     try:
-        SftTrainer(config, backend, observer).train(pairs, held_out_pairs)
+        SftTrainer(config, backend, observer).train(pairs, held_out)
         backend.export(Path(config.output))
     finally:
         backend.close()
@@ -42,6 +44,13 @@ def run_sft(config: SftConfig, *, run_folder: Path, observer: SftObserver) -> No
 
 def _rows(config: SftConfig, *, is_held_out: bool) -> list[Row]:
     return list(load_rows(config.data, is_held_out=is_held_out, seed=config.seed))
+
+
+def _pairs(rows: list[Row], tokenizer: Tokenizer, max_prompt_tokens: int, observer: SftObserver) -> list[Pair]:
+    prompts = PromptSet.build(rows, tokenizer, max_tokens=max_prompt_tokens)
+    if prompts.message is not None:
+        observer.said(prompts.message)
+    return make_pairs(prompts.prompts, tokenizer)
 
 
 def _make_model(config: SftConfig, folder: Path) -> Path:

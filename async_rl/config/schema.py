@@ -97,7 +97,9 @@ class DataConfig:
     evaluate: str = option("", "JSONL or parquet file with held-out rows.")
     prompt_column: str = option("prompt", "Column with the prompt: text, or a list of chat messages.")
     answer_column: str = option("answer", "Column with the answer that the reward function compares with.")
-    task_column: str = option("", "Column whose value names the row's task in the metrics; empty: one task.")
+    task_column: str = option(
+        "", "Column whose value names the row's task in the metrics of `async-rl launch`; empty: one task."
+    )
     max_prompt_tokens: int = option(
         128, "Longer prompts are left out, and counted in a message at the start.", minimum=1
     )
@@ -280,7 +282,9 @@ class TrackingConfig:
 
     aim: bool = option(True, "Write an Aim run.")
     aim_repo: str = option("", "Folder of the Aim repository; empty: `runs_dir`.")
-    interval_s: float = option(1.0, "How often system metrics (idle, queues, leases) are written.", minimum=0.1)
+    interval_s: float = option(
+        1.0, "How often the system metrics of `async-rl launch` (idle, queues, leases) are written.", minimum=0.1
+    )
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,10 @@ class SftWatcher:
         self._sink = sink
         self._last_s = time.perf_counter()
 
+    def said(self, message: str) -> None:
+        """Something that the user should read."""
+        self._view.say(message)
+
     def stepped(self, step: int, result: StepResult, num_tokens: int) -> None:
         """An optimizer step is done."""
         now_s = time.perf_counter()

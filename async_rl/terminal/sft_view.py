@@ -26,6 +26,10 @@ class SftView:
         self._task = self._progress.add_task("", total=steps, words="")
         self._validation = ""
 
+    def say(self, message: str) -> None:
+        """Prints something that the user should read."""
+        self._console.print(message, highlight=False, markup=False, soft_wrap=True)
+
     def stepped(self, step: int, *, loss: float, lr: float, tokens_per_s: float) -> None:
         """An optimizer step is done."""
         words = f"loss {loss:.4f}  lr {lr:.1e}  {tokens_per_s:.0f} tok/s"

@@ -19,6 +19,10 @@ class Losses:
     def __init__(self) -> None:
         self.training: list[float] = []
         self.validation: list[float] = []
+        self.messages: list[str] = []
+
+    def said(self, message: str) -> None:
+        self.messages.append(message)
 
     def stepped(self, step: int, result: StepResult, num_tokens: int) -> None:
         self.training.append(result.loss)
@@ -35,11 +39,15 @@ def test_a_model_from_scratch_learns_a_task_and_is_written_with_its_tokenizer(tm
         validate_every=15,
         num_threads=1,
         new_model=NewModel(hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=128),
-        data=DataConfig(task="async_rl.data.tasks.addition:Addition", num_train=512, num_evaluate=16),
+        data=DataConfig(
+            task="async_rl.data.tasks.addition:Addition", num_train=512, num_evaluate=64, max_prompt_tokens=5
+        ),
         optimizer=OptimizerConfig(lr=3e-3),
     )
     losses = Losses()
     run_sft(config, run_folder=tmp_path / "run", observer=losses)
+    assert len(losses.messages) == 2, "sums of two digits each are too long, in training and held out"
+    assert all("prompts are longer than data.max_prompt_tokens=5" in message for message in losses.messages)
     assert len(losses.training) == 30 and len(losses.validation) == 2
     assert losses.validation[-1] < losses.validation[0] < losses.training[0]
 
