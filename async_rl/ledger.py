@@ -203,10 +203,6 @@ class Ledger:
         """Ids of live groups in a state, in no order."""
         return (i for i, r in self.records.items() if r.state is state)
 
-    def next_queued(self) -> int | None:
-        """The queued group that was issued first."""
-        return min(self.in_state(State.QUEUED), default=None)
-
     def holdings(self) -> Iterator[tuple[int, Holding]]:
         """The leases."""
         return ((i, r.holding) for i, r in self.records.items() if r.holding is not None)

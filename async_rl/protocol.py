@@ -205,11 +205,6 @@ class TrajectoryGroup(Wire, frozen=True, kw_only=True):
         return max(span.version for t in self.trajectories for span in t.spans)
 
     @property
-    def num_response_tokens(self) -> int:
-        """Sum of R over the trajectories."""
-        return sum(t.num_tokens for t in self.trajectories)
-
-    @property
     def rewards(self) -> list[float]:
         """One reward a trajectory."""
         return [t.reward for t in self.trajectories]

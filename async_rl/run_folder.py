@@ -11,9 +11,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from async_rl.config.part_rules import LATEST
 from async_rl.errors import ResourceError
-
-LATEST = "latest"
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,11 @@ class RunFolder:
     def summary(self) -> Path:
         """summary.json."""
         return self.path / "summary.json"
+
+    def keep_aim_run(self, run_hash: str | None) -> None:
+        """Writes Aim's name of the run, if it has one."""
+        if run_hash is not None:
+            self.aim_run.write_text(f"{run_hash}\n", encoding="utf-8")
 
     def set_aside(self) -> Path | None:
         """Moves an earlier run of the same name out of the way; returns where to, None if there was none."""

@@ -33,6 +33,8 @@ class TrainingSequence:
     """log μ; 0 on the prompt."""
     staleness: Int32Array
     """Versions between the weights that sampled a token and the batch's; 0 on the prompt."""
+    num_masked: int
+    """The policy's own tokens that are too old to train (`staleness.over_bound=mask`)."""
     is_counted: bool
     """Whether its reward counts in the group's baseline: not that of a trajectory without tokens of its own."""
     group: int
@@ -88,6 +90,11 @@ class TrainingBatch:
         """Tokens inside the mask."""
         return sum(int(s.mask.sum()) for s in self.sequences)
 
+    @property
+    def num_masked_tokens(self) -> int:
+        """The policy's own tokens that are too old to train."""
+        return sum(s.num_masked for s in self.sequences)
+
     @cached_property
     def trained_staleness(self) -> Int32Array:
         """Of every token that trains, in order; may be empty."""
@@ -120,6 +127,7 @@ def _lay_out(
         mask=_behind(prompt, mask),
         rollout_logprobs=_behind(prompt, trajectory.rollout_logprobs),
         staleness=_behind(prompt, staleness),
+        num_masked=int(trajectory.loss_mask.sum() - mask.sum()),
         is_counted=bool(trajectory.loss_mask.any()),
         group=index,
         reward=trajectory.reward,

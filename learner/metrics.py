@@ -54,11 +54,14 @@ def _responses(batch: TrainingBatch) -> dict[str, float]:
 def _staleness(batch: TrainingBatch) -> dict[str, float]:
     staleness = batch.trained_staleness
     crossed = [np.ptp(s.staleness[-s.response_length :]) > 0 for s in batch.sequences if s.response_length]
-    mixed = {"staleness/mixed_share": float(np.mean(crossed)) if crossed else 0.0}
+    others = {
+        "staleness/mixed_share": float(np.mean(crossed)) if crossed else 0.0,
+        "staleness/masked_tokens": float(batch.num_masked_tokens),
+    }
     if not len(staleness):
-        return {"staleness/mean": 0.0, "staleness/p95": 0.0, "staleness/max": 0.0, **mixed}
+        return {"staleness/mean": 0.0, "staleness/p95": 0.0, "staleness/max": 0.0, **others}
     return {
-        **mixed,
+        **others,
         "staleness/mean": float(staleness.mean()),
         "staleness/p95": float(np.percentile(staleness, 95)),
         "staleness/max": float(staleness.max()),

@@ -5,19 +5,24 @@ Owns what is built and closed in which order. The supervisor that starts the pro
 
 import os
 import socket
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 from async_rl.channel.peer_socket import BlockingPeerSocket
 from async_rl.checkpoints import read_loop_state
-from async_rl.config.schema import RunConfig
+from async_rl.config.schema import RunConfig, Transport
 from async_rl.protocol import SCHEMA_VERSION, Hello, Role
 from async_rl.weights.shm import ShmWeightPublisher
+from async_rl.weights.transport import WeightPublisher
 from learner.batch_source import ControllerBatchSource
 from learner.learner import Learner
 from learner.megatron.backend import MegatronBackend
 
 CONNECT_TIMEOUT_S = 60.0
+
+PUBLISHERS: Mapping[Transport, Callable[[str], WeightPublisher]] = {Transport.shm: ShmWeightPublisher}
+"""Made with the name of the run; generators read from the manifest what they need."""
 
 
 def run_learner(
@@ -40,7 +45,7 @@ def run_learner(
             version = read_loop_state(checkpoint).version
             backend.load(checkpoint / "learner")
         reference = stack.enter_context(closing(_reference(config))) if config.objective.kl_coef > 0 else None
-        publisher = stack.enter_context(closing(ShmWeightPublisher(run_id)))
+        publisher = stack.enter_context(closing(PUBLISHERS[config.weights.transport](run_id)))
         hello = Hello(
             schema_version=SCHEMA_VERSION,
             role=Role.LEARNER,

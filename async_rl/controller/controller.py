@@ -220,7 +220,10 @@ class Controller:
             self.phase = Phase.FINISHING
             self._evaluate(commit.version)
         elif every and commit.version % every == 0 and self._published_version is not None:
-            self._evaluate(self._published_version)
+            if self._generators.evaluation is None:
+                self._evaluate(self._published_version)
+            else:
+                self._observer.said(f"No evaluation at version {commit.version}: the last one is still going on.")
 
     def _evaluate(self, version: int) -> None:
         if not self._held_out:

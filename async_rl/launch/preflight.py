@@ -14,11 +14,9 @@ from async_rl.data.source import load_rows
 from async_rl.data.tokenizer import Tokenizer
 from async_rl.errors import ModelError, ResourceError
 from async_rl.protocol import Prompt
+from async_rl.weights.slots import NUM_SLOTS, SHARED_MEMORY
 from generators.reward_function import load_reward_function
 from learner.model_shape import read_shape
-
-SHARED_MEMORY = Path("/dev/shm")
-SLOTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +66,12 @@ def check_model_folder(folder: Path) -> None:
 
 def check_shared_memory(folder: Path) -> None:
     """Raises a `ResourceError` where two versions of the weights do not fit into shared memory."""
-    needed = SLOTS * weight_bytes(folder)
+    needed = NUM_SLOTS * weight_bytes(folder)
     stats = os.statvfs(SHARED_MEMORY)
     free = stats.f_bavail * stats.f_frsize
     if needed > free:
         raise ResourceError(
-            f"{SHARED_MEMORY} has {free >> 20} MiB left, {SLOTS} versions of the weights need {needed >> 20} MiB",
+            f"{SHARED_MEMORY} has {free >> 20} MiB left, {NUM_SLOTS} versions of the weights need {needed >> 20} MiB",
             place=f"weights.transport=shm, {SHARED_MEMORY}",
             remedy="remove leftovers there, or make it larger: mount -o remount,size=… /dev/shm (docker: --shm-size)",
         )

@@ -223,9 +223,8 @@ class Run:
         run_hash = await cluster.open_tracker(
             aim_repo=aim_repo(self._config) if tracking.aim else None, run_hash=state.run_hash if state else None
         )
-        if run_hash is not None:
-            self._start.folder.aim_run.write_text(f"{run_hash}\n", encoding="utf-8")
-        elif tracking.aim:
+        self._start.folder.keep_aim_run(run_hash)
+        if tracking.aim and run_hash is None:
             self._view.say(
                 "Aim cannot be written: this run has no dashboard, only metrics.jsonl (why: logs/tracker.log)."
             )

@@ -41,6 +41,7 @@ def launch_sft(config: SftConfig, *, console: Console) -> None:
         params=plain_values(config),
         run_hash=None,
     )
+    folder.keep_aim_run(sink.run_hash())
     watcher = SftWatcher(SftView(console, steps=config.steps), sink)
     try:
         run_sft(config, run_folder=folder.path, observer=watcher)

@@ -20,7 +20,7 @@ import xxhash
 
 from async_rl.errors import WeightsError
 from async_rl.protocol import TensorEntry, WeightManifest
-from async_rl.weights.slots import HEADER_BYTES, SHARED_MEMORY, Slot, create_slots, read_header
+from async_rl.weights.slots import HEADER_BYTES, NUM_SLOTS, SHARED_MEMORY, Slot, create_slots, read_header
 
 TRANSPORT = "shm"
 
@@ -38,7 +38,7 @@ class ShmWeightPublisher:
     memory outlives the process.
     """
 
-    def __init__(self, run_id: str, *, num_slots: int = 2, folder: Path = SHARED_MEMORY) -> None:
+    def __init__(self, run_id: str, *, num_slots: int = NUM_SLOTS, folder: Path = SHARED_MEMORY) -> None:
         """`run_id` is part of the file names: letters, digits, `_`, `.`, `-`; unique among the runs of a machine."""
         assert num_slots >= 2, num_slots
         self._run_id = run_id

@@ -25,6 +25,8 @@ from pathlib import Path
 from async_rl.errors import ResourceError, WeightsError
 
 SHARED_MEMORY = Path("/dev/shm")
+NUM_SLOTS = 2
+"""Versions that lie in shared memory at once, unless a publisher is told otherwise."""
 HEADER_BYTES = 4096
 
 _MAGIC = b"ARLSLOT1"

@@ -51,7 +51,7 @@ def test_an_expired_lease_queues_again_with_its_attempt_counted() -> None:
     group_id, _ = leased(ledger, expires_s=10.0)
     assert ledger.expire(9.9) == []
     assert ledger.expire(10.0) == [(group_id, "g0")]
-    assert ledger.next_queued() == group_id
+    assert list(ledger.in_state(State.QUEUED)) == [group_id]
     assert ledger.lease(group_id, "g1", version=0, expires_s=20.0) == 1
     assert not ledger.deliver(group_id, 0, "g0"), "the first lease has ended"
     assert ledger.deliver(group_id, 1, "g1")
@@ -65,7 +65,7 @@ def test_a_poison_prompt_fails_after_max_attempts_with_its_reason() -> None:
     assert ledger.give_back(group_id, attempt, "g0", "reward raised") is State.FAILED
     assert ledger.counts.failed == 1
     assert ledger.reasons == {"reward raised": 2}
-    assert ledger.next_queued() is None
+    assert not list(ledger.in_state(State.QUEUED))
 
 
 def test_a_requeued_group_keeps_its_chances_but_not_its_old_delivery() -> None:

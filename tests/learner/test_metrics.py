@@ -77,9 +77,16 @@ def test_the_gap_of_engine_and_learner_is_that_of_their_log_probabilities() -> N
     assert sum(metrics.histograms["importance"].counts) == 8
 
 
+def test_tokens_over_the_bound_are_counted() -> None:
+    scalars = metrics_of(batch_of_four(), mask_above=1).scalars
+    assert (scalars["learner/tokens"], scalars["staleness/masked_tokens"]) == (4, 4)
+    assert metrics_of(batch_of_four()).scalars["staleness/masked_tokens"] == 0
+
+
 def test_nothing_to_train_is_numbers_all_the_same() -> None:
     metrics = metrics_of(batch_of_four(), mask_above=-1)
     assert metrics.scalars["learner/tokens"] == 0
+    assert metrics.scalars["staleness/masked_tokens"] == 8
     assert all(math.isfinite(value) for value in metrics.scalars.values())
     assert metrics.histograms["staleness"].counts == [0]
 
