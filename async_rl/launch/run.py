@@ -20,7 +20,8 @@ from rich.console import Console
 
 from async_rl.channel.controller_socket import ControllerSocket
 from async_rl.checkpoints import Checkpoints, LoopState, read_loop_state
-from async_rl.config.compose import dump_config
+from async_rl.config.compose import dump_config, load_run_config
+from async_rl.config.resume_rules import check_resumable
 from async_rl.config.schema import RunConfig
 from async_rl.controller.controller import Controller
 from async_rl.controller.telemetry import Telemetry
@@ -102,11 +103,17 @@ def launch(config: RunConfig, *, resume: Resume, console: Console) -> Exit:
 
 
 def begin(config: RunConfig, resume: Resume, console: Console) -> Start:
-    """Makes the run's folder, or takes up an earlier one."""
+    """Makes the run's folder, or takes up an earlier one.
+
+    Raises:
+        UserError: the folder cannot be made, or the earlier run was of other prompts.
+    """
     folder = RunFolder(Path(config.runs_dir).absolute() / config.name)
     checkpoints = Checkpoints(folder.checkpoints, config.checkpoint.keep)
     checkpoint = checkpoints.latest if resume is Resume.AUTO else None
-    if checkpoint is None:
+    if checkpoint is not None:
+        check_resumable(load_run_config(folder.config), config)
+    else:
         aside = folder.set_aside()
         if aside is not None:
             console.print(f"An earlier run of this name was moved to {aside} (--resume auto would go on with it).")
