@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from tokenizers import Tokenizer
 
@@ -21,6 +20,7 @@ from async_rl.protocol import SCHEMA_VERSION, Hello, Role
 from generators.generator import Generator
 from generators.group import Decode
 from generators.reward import RewardRunner
+from generators.scratch import scratch_folder
 from generators.vllm_environment import prepare_for_vllm
 
 
@@ -33,8 +33,8 @@ async def run_generator(
     does not answer or refuses, and whatever the engine raises. In each case the process should end.
     """
     async with AsyncExitStack() as cleanup:
-        scratch = cleanup.enter_context(TemporaryDirectory(prefix="async-rl-"))
-        prepare_for_vllm(cores, Path(scratch))
+        scratch = cleanup.enter_context(scratch_folder())
+        prepare_for_vllm(cores, scratch)
         # Not at the top: vLLM reads its environment while it is imported.
         from generators.vllm_engine import VllmEngine
 
