@@ -35,6 +35,7 @@ class Report:
         for row in self.rows:
             table.add_row(*(_text(cell) for cell in row.values()))
         console = Console()
+        console.width = max(console.width, 120)
         console.print(table)
         for name, ratio in self.ratios.items():
             console.print(f"{name}: {ratio:.2f}×")
