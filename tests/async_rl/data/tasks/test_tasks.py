@@ -6,6 +6,7 @@ import pytest
 
 from async_rl.data.row import Row, Task
 from async_rl.data.tasks.addition import Addition
+from async_rl.data.tasks.careless_sorting import CarelessSorting
 from async_rl.data.tasks.exact_match import reward
 from async_rl.data.tasks.reversal import Reversal
 from async_rl.data.tasks.sorting import Sorting
@@ -61,3 +62,20 @@ def test_every_sum_of_the_bound_is_there() -> None:
 )
 def test_exact_match_is_one_for_the_answer_alone(response: str, value: float) -> None:
     assert reward("37+85=", response, "122", {}) == value
+
+
+def test_a_careless_pupil_errs_as_often_as_said_in_the_two_ways_that_are_said() -> None:
+    pupil = CarelessSorting(length=5, mistake_share=0.75)
+    rows = pupil.rows(is_held_out=False, count=20_000, seed=1)
+    right = Sorting(length=5).rows(is_held_out=False, count=20_000, seed=1)
+    assert [row.prompt for row in rows] == [row.prompt for row in right]
+    falling = sum(row.answer == r.answer[::-1] != r.answer for row, r in zip(rows, right, strict=True))
+    short = sum(row.answer == "".join(sorted(set(r.answer))) != r.answer for row, r in zip(rows, right, strict=True))
+    has_repeats = 1 - 0.3024  # 10·9·8·7·6 of 100,000 strings have none
+    assert falling / len(rows) == pytest.approx(0.375, abs=0.015)
+    assert short / len(rows) == pytest.approx(0.375 * has_repeats, abs=0.015)
+
+
+def test_a_pupil_without_mistakes_is_right() -> None:
+    rows = CarelessSorting(mistake_share=0.0).rows(is_held_out=True, count=100, seed=0)
+    assert rows == Sorting().rows(is_held_out=True, count=100, seed=0)
