@@ -7,6 +7,7 @@ Owns words, options and exit codes: 0 done, 1 a run that could not go on, 2 a mi
 
 import os
 import shlex
+import signal
 import sys
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
@@ -238,6 +239,8 @@ def dashboard(
     """Serves Aim until Ctrl-C."""
     from async_rl.tracking.dashboard import Dashboard
 
+    # As with Ctrl-C: the server must not outlive the command.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with err.status("starting Aim (about 15 s)"):
         server = Dashboard(repo, port)
     try:
