@@ -178,15 +178,20 @@ class Generator:
             logger.warning("group %d was not done in its lease of %g s", lease.group_id, lease.timeout_s)
             return
         except GroupUnfinished as unfinished:
-            logger.warning("group %d goes back: %s", lease.group_id, unfinished)
-            failed = GroupFailed(
-                purpose=lease.purpose, group_id=lease.group_id, attempt=lease.attempt, reason=str(unfinished)
-            )
-            await self._link.send(failed)
+            await self._give_back(lease, str(unfinished))
             return
         delivery = Delivery(purpose=lease.purpose, group=group)
         self._outbox.put(delivery)
-        await self._link.send(delivery)
+        try:
+            await self._link.send(delivery)
+        except ChannelError as too_large:
+            self._outbox.withdraw(lease.purpose, lease.group_id)
+            await self._give_back(lease, str(too_large))
+
+    async def _give_back(self, lease: Lease, reason: str) -> None:
+        logger.warning("group %d goes back: %s", lease.group_id, reason)
+        failed = GroupFailed(purpose=lease.purpose, group_id=lease.group_id, attempt=lease.attempt, reason=reason)
+        await self._link.send(failed)
 
     async def _send_credits(self) -> None:
         while True:

@@ -12,7 +12,10 @@ class ControllerLink(Protocol):
     """Ordered messages both ways. Hello and reconnecting are the link's own business."""
 
     async def send(self, message: GeneratorMessage) -> None:
-        """Hands over a message; it may be lost if the controller dies, so what must arrive is sent until its ack."""
+        """Hands over a message; it may be lost if the controller dies, so what must arrive is sent until its ack.
+
+        Raises `ChannelError` for a message that is larger than the controller takes.
+        """
         ...
 
     async def receive(self) -> ControllerMessage:

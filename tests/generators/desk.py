@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from async_rl.config.schema import RewardConfig
+from async_rl.errors import ChannelError
 from async_rl.protocol import (
     Ack,
     ControllerMessage,
@@ -39,8 +40,12 @@ class Desk:
     sent: list[GeneratorMessage] = field(default_factory=list)
     """All that the generator has said."""
     said: asyncio.Condition = field(default_factory=asyncio.Condition)
+    too_large: int | None = None
+    """The group whose delivery is larger than the controller takes."""
 
     async def send(self, message: GeneratorMessage) -> None:
+        if isinstance(message, Delivery) and message.group.group_id == self.too_large:
+            raise ChannelError("Delivery of 99 bytes is over channel.max_message_mib: raise it")
         async with self.said:
             self.sent.append(message)
             self.said.notify_all()

@@ -191,6 +191,16 @@ async def test_a_refused_request_fails_its_group_alone() -> None:
         assert (await desk.next(Delivery, after=0)).group.group_id == 4
 
 
+async def test_a_group_that_is_too_large_for_the_channel_goes_back() -> None:
+    async with generator(ScriptedEngine(), reward=REWARD) as (desk, _):
+        desk.too_large = 3
+        desk.grant(3, 4)
+        assert "channel.max_message_mib" in (await desk.next(GroupFailed, after=0)).reason
+        assert (await desk.next(Delivery, after=0)).group.group_id == 4
+        desk.tell(Welcome(epoch="2"))
+        assert (await desk.next(Delivery, after=1)).group.group_id == 4
+
+
 async def test_a_delivery_is_said_again_at_every_welcome_until_its_ack() -> None:
     async with generator(ScriptedEngine(), reward=REWARD) as (desk, _):
         desk.grant(1, 2)
