@@ -1,0 +1,85 @@
+"""What travels is sound, or is refused where it is read."""
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from async_rl.protocol import FinishReason, Histogram, Trajectory, TrajectoryGroup, VersionSpan, spans_cover
+from tests.async_rl.groups import make_group
+
+
+def span(version: int, start: int, end: int) -> VersionSpan:
+    return VersionSpan(version=version, start=start, end=end)
+
+
+def trajectory(reward: float = 1.0) -> Trajectory:
+    return Trajectory.build(
+        token_ids=[5, 6, 7],
+        rollout_logprobs=[-0.1, -0.2, -0.3],
+        loss_mask=[True, False, True],
+        spans=[span(3, 0, 2), span(4, 2, 3)],
+        reward=reward,
+        finish_reason=FinishReason.STOP,
+    )
+
+
+def test_arrays_are_read_back_as_they_were_packed() -> None:
+    t = msgspec.msgpack.decode(msgspec.msgpack.encode(trajectory()), type=Trajectory)
+    assert t.token_ids.tolist() == [5, 6, 7] and t.token_ids.dtype == np.int32
+    assert t.rollout_logprobs.tolist() == np.array([-0.1, -0.2, -0.3], np.float32).tolist()
+    assert t.loss_mask.tolist() == [True, False, True]
+    assert t.weight_versions.tolist() == [3, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"token_bytes": b"\0" * 8},
+        {"loss_mask_bytes": b"\1\1"},
+        {"loss_mask_bytes": b"\1\2\1"},
+        {"rollout_logprob_bytes": b"\0" * 16},
+        {"spans": [{"version": 3, "start": 0, "end": 2}]},
+        {"reward": float("nan")},
+        {"finish_reason": "boredom"},
+        {"colour": "blue"},
+    ],
+    ids=str,
+)
+def test_a_trajectory_that_contradicts_itself_is_refused(damage: dict[str, object]) -> None:
+    content = msgspec.msgpack.decode(msgspec.msgpack.encode(trajectory())) | damage
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(content), type=Trajectory)
+
+
+@given(st.lists(st.integers(1, 5), max_size=6))
+def test_spans_side_by_side_cover_and_no_gap_or_overlap_does(lengths: list[int]) -> None:
+    ends = np.cumsum(lengths).tolist()
+    spans = [span(0, end - length, end) for length, end in zip(lengths, ends, strict=True)]
+    total = sum(lengths)
+    assert spans_cover(spans, total)
+    assert not spans_cover(spans, total + 1)
+    if spans:
+        assert not spans_cover(spans[1:], total)
+        assert not spans_cover([*spans, spans[-1]], total + lengths[-1])
+        assert not spans_cover([*spans, span(0, total, total)], total), "an empty span"
+
+
+def test_a_groups_versions_are_those_of_all_its_tokens() -> None:
+    group = make_group(1, versions=(4, 2, 3))
+    assert (group.oldest_version, group.newest_version) == (2, 4)
+    assert group.rewards == [0.0, 1.0]
+
+
+def test_a_group_without_a_token_is_refused() -> None:
+    empty = Trajectory.build(token_ids=[], rollout_logprobs=[], spans=[], reward=0.0, finish_reason=FinishReason.STOP)
+    with pytest.raises(ValueError, match="without a token"):
+        msgspec.structs.replace(make_group(1), trajectories=[empty])
+    group = msgspec.structs.replace(make_group(1), trajectories=[empty, trajectory()])
+    assert isinstance(group, TrajectoryGroup)
+
+
+def test_a_histogram_has_one_edge_more_than_counts() -> None:
+    with pytest.raises(ValueError, match="2 counts between 2 edges"):
+        Histogram(edges=[0.0, 1.0], counts=[1, 2])
