@@ -66,7 +66,8 @@ def test_correction_updates_and_checkpoints_in_words() -> None:
     assert "Off" in plan.correction(replace(RUN, correction=CorrectionConfig(weighting=Weighting.off)))
     keep = replace(RUN, generation=GenerationConfig(kv_on_update=KvOnUpdate.keep))
     assert "keep their keys and values" in plan.weight_updates(keep)
-    assert "only at the end and on Ctrl-C" in plan.crash(RUN)
+    never = replace(RUN, checkpoint=CheckpointConfig(every=0))
+    assert "only at the end and on Ctrl-C" in plan.crash(never)
     assert "every 20 batches and at the end" in plan.crash(replace(RUN, checkpoint=CheckpointConfig(every=20)))
 
 
