@@ -23,7 +23,7 @@ from async_rl.checkpoints import Checkpoints, LoopState, read_loop_state
 from async_rl.config.compose import dump_config, load_run_config
 from async_rl.config.resume_rules import check_resumable
 from async_rl.config.schema import RunConfig
-from async_rl.controller.controller import Controller
+from async_rl.controller.controller import Controller, Phase
 from async_rl.controller.telemetry import Telemetry
 from async_rl.coordinator import Coordinator
 from async_rl.data.sampler import PromptSampler
@@ -174,6 +174,11 @@ class Run:
                 # In the main thread, since Ray sets signal handlers; ours replace them afterwards.
                 cluster.start()
                 exit_ = await self._control(socket, cluster)
+            except (asyncio.CancelledError, Interrupted):
+                # Cancelled: Ctrl-C before our signal handlers were in place.
+                exit_ = Exit.STOPPED
+                self._view.say("Stopping at once: ending every process.")
+                raise
             finally:
                 self._write_summary(exit_)
         return exit_
@@ -269,9 +274,9 @@ class Run:
             loop.add_signal_handler(number, self._on_signal, controller, number)
 
     def _on_signal(self, controller: Controller, number: signal.Signals) -> None:
-        """The first asks for an end with a checkpoint; the second does not wait."""
+        """The first asks for an end with a checkpoint, if there is anything to keep; the second does not wait."""
         self._signals += 1
-        if self._signals == 1:
+        if self._signals == 1 and controller.phase is not Phase.STARTING:
             controller.stop(f"{number.name}; once more stops at once")
         else:
             controller.fail(Interrupted("stopped at once"))
@@ -283,4 +288,4 @@ class Run:
 
 
 class Interrupted(RunError):
-    """The user asked twice for an end."""
+    """The user asked twice for an end, or before anything was trained."""

@@ -12,7 +12,7 @@ from rich.console import Console
 from async_rl.checkpoints import Checkpoints, LoopState
 from async_rl.config.compose import load_run_config
 from async_rl.config.schema import DataConfig, ModelConfig, RewardConfig, RunConfig, TrackingConfig
-from async_rl.controller.controller import Controller
+from async_rl.controller.controller import Controller, Phase
 from async_rl.errors import ConfigError
 from async_rl.launch.preflight import Preflight
 from async_rl.launch.run import Interrupted, Resume, Run, begin, places
@@ -108,7 +108,8 @@ def test_places_are_those_that_exist(config: RunConfig, console: Console) -> Non
 class Asked:
     """What signals ask of a controller."""
 
-    def __init__(self) -> None:
+    def __init__(self, phase: Phase = Phase.TRAINING) -> None:
+        self.phase = phase
         self.stops: list[str] = []
         self.failures: list[Exception] = []
 
@@ -130,6 +131,13 @@ def test_the_first_signal_asks_for_an_end_and_the_second_does_not_wait(config: R
     assert len(controller.stops) == 1 and "SIGINT" in controller.stops[0]
     assert controller.failures == []
     run._on_signal(cast(Controller, controller), signal.SIGTERM)
+    assert [type(e) for e in controller.failures] == [Interrupted]
+
+
+def test_before_training_there_is_nothing_to_wait_for(config: RunConfig, console: Console) -> None:
+    run, controller = make_run(config, console), Asked(Phase.STARTING)
+    run._on_signal(cast(Controller, controller), signal.SIGINT)
+    assert controller.stops == []
     assert [type(e) for e in controller.failures] == [Interrupted]
 
 
