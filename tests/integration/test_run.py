@@ -3,15 +3,17 @@
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import psutil
 import pytest
+from transformers import AutoModelForCausalLM
 
 from async_rl.data.sampler import PromptSampler
 from async_rl.protocol import Prompt
-from tests.integration.conftest import Launch, RunProcess
+from tests.integration.conftest import ASYNC_RL, Launch, RunProcess
 
 pytestmark = pytest.mark.integration
 
@@ -113,3 +115,27 @@ def test_a_second_ctrl_c_stops_at_once(launch: Launch) -> None:
     assert run.exit_code == 130, run.output
     assert "Traceback" not in run.output
     assert_nothing_is_left(run)
+
+
+def test_a_dead_learner_ends_the_run_which_says_how_to_go_on_and_its_checkpoint_can_be_exported(
+    launch: Launch, tmp_path: Path
+) -> None:
+    run = launch(steps=1000, checkpoint__every=2)
+    run.until(lambda: (run.folder / "checkpoints" / "00000002" / "loop.json").exists())
+    os.kill(run.pids("learner-0")[-1], signal.SIGKILL)
+    run.wait(timeout_s=60)
+    assert run.exit_code == 1, run.output
+    assert "Traceback" not in run.output
+    assert "The run could not go on: the learner died" in run.output
+    assert f"Logs of every process: {run.folder / 'logs'}" in run.output
+    assert "--resume auto" in run.output.split("To go on from version")[1]
+    assert run.summary.exit == "failed" and run.summary.ledger.balanced
+    assert_nothing_is_left(run)
+    checkpoint = max((run.folder / "checkpoints").iterdir())
+    exported = subprocess.run(
+        [str(ASYNC_RL), "export", str(checkpoint), str(tmp_path / "out")], capture_output=True, text=True, timeout=120
+    )
+    assert exported.returncode == 0, exported.stderr
+    assert exported.stdout == f"The model is in {tmp_path / 'out'}\n"
+    assert exported.stderr == ""
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").num_parameters() > 0
