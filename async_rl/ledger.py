@@ -73,7 +73,7 @@ class Holding:
 
 
 @dataclass(kw_only=True)
-class Record:
+class LiveGroup:
     """One live group."""
 
     state: State = State.QUEUED
@@ -100,7 +100,7 @@ class Ledger:
 
     max_attempts: int
     issued: int = 0
-    records: dict[int, Record] = field(default_factory=dict)
+    records: dict[int, LiveGroup] = field(default_factory=dict)
     ended: Counter[State] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     """Why leases ended without delivery, and why groups failed."""
@@ -111,7 +111,7 @@ class Ledger:
         """A new group enters the queue; returns its id."""
         group_id = self.issued
         self.issued += 1
-        self.records[group_id] = Record()
+        self.records[group_id] = LiveGroup()
         return group_id
 
     def lease(self, group_id: int, holder: str, *, version: int, expires_s: float) -> int:
@@ -236,12 +236,12 @@ class Ledger:
         live = snapshot.live_failures | dict.fromkeys(range(snapshot.issued, ledger.issued), 0)
         for group_id, failures in live.items():
             state = State.DELIVERED if group_id in journaled else State.QUEUED
-            ledger.records[group_id] = Record(state=state, failures=failures)
+            ledger.records[group_id] = LiveGroup(state=state, failures=failures)
         return ledger
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _record(self, group_id: int, expected: State) -> Record:
+    def _record(self, group_id: int, expected: State) -> LiveGroup:
         record = self.records[group_id]
         assert record.state is expected, (group_id, record.state, expected)
         return record

@@ -23,14 +23,19 @@ def shortcomings(config: RunConfig) -> list[UserError]:
     return found
 
 
-def _check_model(config: RunConfig) -> None:
-    folder = Path(config.model.path)
+def check_model_folder(folder: Path) -> None:
+    """Raises a `ModelError` where there is no folder."""
     if not folder.is_dir():
         raise ModelError(
             f"there is no model folder {folder}",
             place="model.path",
             remedy="name a Hugging Face folder; `async-rl sft` makes one",
         )
+
+
+def _check_model(config: RunConfig) -> None:
+    folder = Path(config.model.path)
+    check_model_folder(folder)
     path = folder / "config.json"
     try:
         json.loads(path.read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ import torch
 from async_rl.protocol import Batch, BoolArray, FinishReason, Float32Array, Int32Array, Trajectory, TrajectoryGroup
 from learner.packing import PackedSequences, plan_micro_batches
 
-Scalar = TypeVar("Scalar", bound=np.generic)
+Value = TypeVar("Value", bound=np.generic)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class TrainingBatch:
         """Of every token that trains, in order; may be empty."""
         return self.over_mask(s.staleness for s in self.sequences)
 
-    def over_mask(self, values: Iterable[npt.NDArray[Scalar]]) -> npt.NDArray[Scalar]:
+    def over_mask(self, values: Iterable[npt.NDArray[Value]]) -> npt.NDArray[Value]:
         """One array [L] a sequence to the values of the tokens that train, in order."""
         return np.concatenate([v[s.mask] for v, s in zip(values, self.sequences, strict=True)])
 
@@ -137,7 +137,7 @@ def _lay_out(
     )
 
 
-def _behind(prompt: Int32Array, values: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
+def _behind(prompt: Int32Array, values: npt.NDArray[Value]) -> npt.NDArray[Value]:
     return np.concatenate([np.zeros(len(prompt), values.dtype), values])
 
 

@@ -12,8 +12,9 @@ from async_rl.config.schema import RunConfig
 from async_rl.data.prompt_set import PromptSet
 from async_rl.data.source import load_rows
 from async_rl.data.tokenizer import Tokenizer
-from async_rl.errors import ModelError, ResourceError
+from async_rl.errors import ResourceError
 from async_rl.protocol import Prompt
+from async_rl.readiness import check_model_folder
 from async_rl.weights.slots import NUM_SLOTS, SHARED_MEMORY
 from generators.reward_function import load_reward_function
 from learner.model_shape import read_shape
@@ -36,6 +37,7 @@ def check(config: RunConfig) -> Preflight:
     """
     folder = Path(config.model.path)
     check_model_folder(folder)
+    read_shape(folder)
     load_reward_function(config.reward.function)
     check_shared_memory(folder)
     tokenizer = Tokenizer(folder)
@@ -51,17 +53,6 @@ def prompt_set(config: RunConfig, tokenizer: Tokenizer, *, is_held_out: bool) ->
     """One split's prompts."""
     rows = load_rows(config.data, is_held_out=is_held_out, seed=config.seed)
     return PromptSet.build(rows, tokenizer, max_tokens=config.data.max_prompt_tokens)
-
-
-def check_model_folder(folder: Path) -> None:
-    """Raises a `ModelError` for a folder without a supported model."""
-    if not folder.is_dir():
-        raise ModelError(
-            f"no model folder {folder}",
-            place="model.path",
-            remedy="give a Hugging Face folder; `async-rl sft` makes one (configs/quickstart-sft.yaml)",
-        )
-    read_shape(folder)
 
 
 def check_shared_memory(folder: Path) -> None:

@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from async_rl.channel.controller_socket import ControllerSocket
 from async_rl.checkpoints import Checkpoints, LoopState, read_loop_state
@@ -90,7 +91,7 @@ def launch(config: RunConfig, *, resume: Resume, console: Console) -> Exit:
     start = begin(config, resume, console)
     log_to(start.folder.logs / "controller.log")
     for message in found.messages:
-        console.print(message)
+        say(console, message)
     view = open_view(console)
     run = Run(config, start=start, found=found, view=view)
     try:
@@ -116,7 +117,7 @@ def begin(config: RunConfig, resume: Resume, console: Console) -> Start:
     else:
         aside = folder.set_aside()
         if aside is not None:
-            console.print(f"An earlier run of this name was moved to {aside} (--resume auto would go on with it).")
+            say(console, f"An earlier run of this name was moved to {aside} (--resume auto would go on with it).")
     folder.create()
     checkpoints.remove_unfinished()
     with writing("the config", folder.config):
@@ -124,8 +125,13 @@ def begin(config: RunConfig, resume: Resume, console: Console) -> Start:
     if checkpoint is None:
         return Start(folder=folder, checkpoint=None, state=None)
     state = read_loop_state(checkpoint)
-    console.print(f"Going on from version {state.version} ({checkpoint}).")
+    say(console, f"Going on from version {state.version} ({checkpoint}).")
     return Start(folder=folder, checkpoint=checkpoint, state=state)
+
+
+def say(console: Console, message: str) -> None:
+    """Prints a line as it is: neither wrapped, nor read as markup."""
+    console.print(Text(message), soft_wrap=True)
 
 
 def places(config: RunConfig, folder: RunFolder) -> Places:

@@ -10,7 +10,7 @@ from async_rl.terminal.status import RunStatus
 
 
 class View(Protocol):
-    """Takes snapshots and messages, from one thread; opened by `with`, closed before the summary is printed."""
+    """Takes snapshots and messages, from one thread; closed before the summary is printed."""
 
     def update(self, status: RunStatus) -> None:
         """Shows a snapshot, or skips it: a view draws as often as a reader can follow."""
