@@ -173,8 +173,9 @@ def launch(
 
         print_plan(out, run, cores=sorted(os.sched_getaffinity(0)), missing=shortcomings(run))
         return
-    from async_rl.launch.run import Interrupted, Resume
+    from async_rl.launch.run import Interrupted
     from async_rl.launch.run import launch as launch_run
+    from async_rl.launch.start import Resume
     from async_rl.summary import Exit
 
     again = ["async-rl", "launch", config, *(overrides or ()), *(["--name", name] if name else []), "--resume", "auto"]

@@ -12,17 +12,12 @@ import os
 import signal
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
 from async_rl.channel.controller_socket import ControllerSocket
-from async_rl.checkpoints import Checkpoints, LoopState, read_loop_state
-from async_rl.config.compose import dump_config, load_run_config
-from async_rl.config.resume_rules import check_resumable
+from async_rl.checkpoints import Checkpoints
 from async_rl.config.schema import RunConfig
 from async_rl.controller.controller import Controller, Phase
 from async_rl.controller.telemetry import Telemetry
@@ -34,6 +29,7 @@ from async_rl.journal import Journal
 from async_rl.launch import preflight
 from async_rl.launch.cluster import Cluster
 from async_rl.launch.process import log_to
+from async_rl.launch.start import Resume, Start, begin, say
 from async_rl.launch.supervision import Supervisor
 from async_rl.run_folder import RunFolder
 from async_rl.staleness import StalenessGate
@@ -49,34 +45,6 @@ LEAVE_TIMEOUT_S = 20.0
 """For processes that were told to end."""
 ABANDON_TIMEOUT_S = 3.0
 """The same where the run has failed or is stopped at once: nothing that they still do is wanted."""
-
-
-class Resume(StrEnum):
-    """What becomes of an earlier run of the same name."""
-
-    NEVER = "never"
-    """It is set aside."""
-    AUTO = "auto"
-    """It goes on from its newest checkpoint; without one, as `NEVER`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """Where a run begins."""
-
-    folder: RunFolder
-    checkpoint: Path | None
-    state: LoopState | None
-
-    @property
-    def version(self) -> int:
-        """The learner's version at the start."""
-        return 0 if self.state is None else self.state.version
-
-    @property
-    def trained_tokens(self) -> int:
-        """Trained before the start."""
-        return 0 if self.state is None else self.state.trained_tokens
 
 
 def launch(config: RunConfig, *, resume: Resume, console: Console) -> Exit:
@@ -101,37 +69,6 @@ def launch(config: RunConfig, *, resume: Resume, console: Console) -> Exit:
     page = summary_page(run.summary(exit_), places(config, start.folder), staleness_bound=config.staleness.max)
     console.print(page)
     return exit_
-
-
-def begin(config: RunConfig, resume: Resume, console: Console) -> Start:
-    """Makes the run's folder, or takes up an earlier one.
-
-    Raises:
-        UserError: the folder cannot be made, or the earlier run was of other prompts.
-    """
-    folder = RunFolder(Path(config.runs_dir).absolute() / config.name)
-    checkpoints = Checkpoints(folder.checkpoints, config.checkpoint.keep)
-    checkpoint = checkpoints.latest if resume is Resume.AUTO else None
-    if checkpoint is not None:
-        check_resumable(load_run_config(folder.config), config)
-    else:
-        aside = folder.set_aside()
-        if aside is not None:
-            say(console, f"An earlier run of this name was moved to {aside} (--resume auto would go on with it).")
-    folder.create()
-    checkpoints.remove_unfinished()
-    with writing("the config", folder.config):
-        folder.config.write_text(dump_config(config), encoding="utf-8")
-    if checkpoint is None:
-        return Start(folder=folder, checkpoint=None, state=None)
-    state = read_loop_state(checkpoint)
-    say(console, f"Going on from version {state.version} ({checkpoint}).")
-    return Start(folder=folder, checkpoint=checkpoint, state=state)
-
-
-def say(console: Console, message: str) -> None:
-    """Prints a line as it is: neither wrapped, nor read as markup."""
-    console.print(Text(message), soft_wrap=True)
 
 
 def places(config: RunConfig, folder: RunFolder) -> Places:

@@ -166,9 +166,12 @@ class Resume(StrEnum):
 def launch(config, *, resume, console):
     assert resume is Resume.AUTO
     {end}
-module.Interrupted, module.Resume, module.launch = Interrupted, Resume, launch
+module.Interrupted, module.launch = Interrupted, launch
+start = types.ModuleType('async_rl.launch.start')
+start.Resume = Resume
 sys.modules['async_rl.launch'] = types.ModuleType('async_rl.launch')
 sys.modules['async_rl.launch.run'] = module
+sys.modules['async_rl.launch.start'] = start
 """
 
 

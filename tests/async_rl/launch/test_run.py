@@ -1,97 +1,19 @@
-"""Where a run begins, and what its two signals do. Whole runs are in tests/integration."""
+"""What a run's two signals do, and where what it made lies. Whole runs are in tests/integration."""
 
 import signal
 from dataclasses import replace
-from io import StringIO
-from pathlib import Path
 from typing import cast
 
-import pytest
 from rich.console import Console
 
-from async_rl.checkpoints import Checkpoints, LoopState
-from async_rl.config.compose import load_run_config
-from async_rl.config.schema import DataConfig, ModelConfig, RewardConfig, RunConfig, TrackingConfig
+from async_rl.config.schema import RunConfig, TrackingConfig
 from async_rl.controller.controller import Controller, Phase
-from async_rl.errors import ConfigError
 from async_rl.launch.preflight import Preflight
-from async_rl.launch.run import Interrupted, Resume, Run, begin, places
-from async_rl.ledger import LedgerSnapshot
-from async_rl.run_folder import RunFolder
+from async_rl.launch.run import Interrupted, Run, places
+from async_rl.launch.start import Resume, begin
 from async_rl.summary import Exit
 from async_rl.terminal.plain_view import PlainView
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> RunConfig:
-    return RunConfig(
-        name="it",
-        runs_dir=str(tmp_path),
-        model=ModelConfig(path="models/it"),
-        data=DataConfig(task="async_rl.data.tasks.addition:Addition"),
-        reward=RewardConfig(function="async_rl.data.tasks.exact_match:reward"),
-    )
-
-
-@pytest.fixture
-def console() -> Console:
-    return Console(file=StringIO(), width=400)
-
-
-def said(console: Console) -> str:
-    return cast(StringIO, console.file).getvalue()
-
-
-def checkpoint(config: RunConfig, version: int) -> Path:
-    """What a run leaves of itself."""
-    folder = RunFolder(Path(config.runs_dir, config.name)).checkpoints
-    part = folder / f".writing-{version:08d}"
-    (part / "learner").mkdir(parents=True)
-    snapshot = LedgerSnapshot(issued=40, ended={"trained": 32}, live_failures=dict.fromkeys(range(32, 40), 0))
-    state = LoopState(version=version, ledger=snapshot, trained_tokens=99, next_evaluation_id=8, run_hash="abc")
-    return Checkpoints(folder, config.checkpoint.keep).complete(part, state)
-
-
-def test_a_new_run_begins_at_version_0_with_its_config_beside_it(config: RunConfig, console: Console) -> None:
-    start = begin(config, Resume.NEVER, console)
-    assert (start.version, start.trained_tokens, start.checkpoint) == (0, 0, None)
-    assert load_run_config(start.folder.config) == config
-    assert said(console) == ""
-
-
-@pytest.mark.parametrize("resume", Resume)
-def test_an_earlier_run_without_a_checkpoint_is_set_aside(config: RunConfig, console: Console, resume: Resume) -> None:
-    begin(config, Resume.NEVER, console).folder.summary.write_text("earlier")
-    start = begin(config, resume, console)
-    assert start.version == 0 and not start.folder.summary.exists()
-    assert "An earlier run of this name was moved to" in said(console)
-    assert len(list(Path(config.runs_dir).glob("it.*/summary.json"))) == 1
-
-
-def test_resume_auto_goes_on_from_the_newest_checkpoint(config: RunConfig, console: Console) -> None:
-    begin(config, Resume.NEVER, console)
-    checkpoint(config, 8)
-    newest = checkpoint(config, 10)
-    half_written = newest.parent / ".writing-00000012"
-    half_written.mkdir()
-    start = begin(replace(config, steps=500), Resume.AUTO, console)
-    assert (start.version, start.trained_tokens, start.checkpoint) == (10, 99, newest)
-    assert "Going on from version 10" in said(console)
-    assert not half_written.exists()
-    assert load_run_config(start.folder.config).steps == 500
-
-
-def test_without_resume_a_run_with_checkpoints_is_set_aside(config: RunConfig, console: Console) -> None:
-    begin(config, Resume.NEVER, console)
-    checkpoint(config, 8)
-    assert begin(config, Resume.NEVER, console).version == 0
-
-
-def test_a_run_of_other_prompts_is_not_gone_on_with(config: RunConfig, console: Console) -> None:
-    begin(config, Resume.NEVER, console)
-    checkpoint(config, 8)
-    with pytest.raises(ConfigError, match="seed=7 was 0"):
-        begin(replace(config, seed=7), Resume.AUTO, console)
+from tests.async_rl.launch.earlier import checkpoint
 
 
 def test_places_are_those_that_exist(config: RunConfig, console: Console) -> None:
