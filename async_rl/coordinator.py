@@ -74,13 +74,27 @@ class Coordinator:
         return {i: self.gate.deadline(holding.version) for i, holding in self.ledger.holdings()}
 
     def lease(
-        self, holder: str, active_version: int, *, wanted: int, now_s: float, timeout_s: float
+        self,
+        holder: str,
+        active_version: int,
+        *,
+        wanted: int,
+        now_s: float,
+        timeout_s: float,
+        is_alone: bool = True,
     ) -> list[LeaseTerms]:
-        """Grants a generator up to `wanted` leases: within capacity, and none that could come too late."""
+        """Grants a generator up to `wanted` leases: within capacity, and none that could come too late.
+
+        Args:
+            is_alone: False where other generators can take what this one could not finish: a generator that
+                fails everything then fails each group once, and neither uses up its attempts nor the prompts.
+        """
         room = self.gate.room(active_version, self._outstanding(), self.next_version)
         granted = max(0, min(wanted, room, self.gate.capacity(self.version, self.counts)))
-        queued = sorted(self.ledger.in_state(State.QUEUED))[:granted]
-        queued += [self.ledger.issue() for _ in range(granted - len(queued))]
+        waiting = sorted(self.ledger.in_state(State.QUEUED))
+        queued = [i for i in waiting if is_alone or self.ledger.records[i].failed_by != holder][:granted]
+        # New groups only when no old one waits for somebody else.
+        queued += [self.ledger.issue() for _ in range(granted - len(waiting))]
         return [
             LeaseTerms(
                 group_id=i,

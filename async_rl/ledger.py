@@ -81,6 +81,8 @@ class LiveGroup:
     """Leases begun: the number of the next lease's attempt."""
     failures: int = 0
     """Leases that ended without delivery."""
+    failed_by: str | None = None
+    """Who held the last of them."""
     holding: Holding | None = None
     version: int | None = None
     """The learner version whose batch holds it."""
@@ -141,6 +143,7 @@ class Ledger:
         record = self.records[group_id]
         record.holding = None
         record.failures += 1
+        record.failed_by = holder
         self.reasons[reason] += 1
         if record.failures < self.max_attempts:
             record.state = State.QUEUED

@@ -6,8 +6,11 @@
 Owns names and places; what is in the files is others' business.
 """
 
+import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +74,37 @@ class RunFolder:
         if run_hash is not None:
             self.aim_run.write_text(f"{run_hash}\n", encoding="utf-8")
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Makes this process the only one that writes the run; its end, however it comes, unlocks.
+
+        The lock lies beside the folder, since the folder of an earlier run is moved.
+
+        Raises:
+            ResourceError: a run of this name is going on, or the place cannot be written.
+        """
+        path = self.path.with_name(f".{self.path.name}.lock")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise _not_writable(self.path, error) from error
+        try:
+            self._take(descriptor)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _take(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ResourceError(
+                f"a run is writing {self.path} now",
+                place="runs_dir, name",
+                remedy="wait for its end, or choose another `name=…`",
+            ) from None
+
     def set_aside(self) -> Path | None:
         """Moves an earlier run of the same name out of the way; returns where to, None if there was none."""
         if not self.path.exists():
@@ -97,8 +131,12 @@ class RunFolder:
             link.symlink_to(self.path.name)
             os.replace(link, self.path.parent / LATEST)
         except OSError as error:
-            raise ResourceError(
-                f"cannot write the run's folder: {error}",
-                place=f"runs_dir, name ({self.path})",
-                remedy="choose a folder that you may write, with `runs_dir=…` or `name=…`",
-            ) from error
+            raise _not_writable(self.path, error) from error
+
+
+def _not_writable(path: Path, error: OSError) -> ResourceError:
+    return ResourceError(
+        f"cannot write the run's folder: {error}",
+        place=f"runs_dir, name ({path})",
+        remedy="choose a folder that you may write, with `runs_dir=…` or `name=…`",
+    )

@@ -258,7 +258,7 @@ class Controller:
         elif self._generators.evaluation is None and self._published_version is not None:
             if self.phase is Phase.FINISHING or self.coordinator.version >= self._config.steps:
                 self.phase = Phase.ENDING
-            elif self.phase is Phase.STARTING and self._generators.roster.any_has_weights:
+            elif self.phase is Phase.STARTING and self._generators.roster.num_sampling:
                 self.phase = Phase.TRAINING
                 self._learner.training_began()
                 self._observer.training_began(self._clock())

@@ -223,7 +223,12 @@ class GeneratorDesk:
             return []
         timeout_s = self._config.ledger.lease_timeout_s
         terms = self._coordinator.lease(
-            generator.incarnation, generator.active_version, wanted=wanted, now_s=self._clock(), timeout_s=timeout_s
+            generator.incarnation,
+            generator.active_version,
+            wanted=wanted,
+            now_s=self._clock(),
+            timeout_s=timeout_s,
+            is_alone=self.roster.num_sampling <= 1,
         )
         return [
             Lease(

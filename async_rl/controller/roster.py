@@ -123,9 +123,9 @@ class Roster:
         return late
 
     @property
-    def any_has_weights(self) -> bool:
-        """Whether somebody samples."""
-        return any(p.has_weights for p in self.peers.values())
+    def num_sampling(self) -> int:
+        """How many may get training leases: they have weights, and those are not too late."""
+        return sum(p.has_weights and not p.is_left_out for p in self.peers.values())
 
     def by_name(self) -> list[GeneratorPeer]:
         """The living, in the order of their names."""

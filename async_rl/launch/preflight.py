@@ -1,6 +1,6 @@
 """What is checked before any process starts, so that a user's mistake costs seconds.
 
-Owns the checks and the prompts that they load: model folder, tokenizer, data, reward function, shared memory.
+Owns the checks and the prompts that they load: model folder, tokenizer, data, reward function, port, shared memory.
 Each raises a `UserError` that says the value, the place and the remedy.
 """
 
@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from async_rl.channel.controller_socket import ControllerSocket
 from async_rl.config.schema import RunConfig
 from async_rl.data.prompt_set import PromptSet
 from async_rl.data.source import load_rows
@@ -39,6 +40,7 @@ def check(config: RunConfig) -> Preflight:
     check_model_folder(folder)
     read_shape(folder)
     load_reward_function(config.reward.function)
+    check_port(config)
     check_shared_memory(folder)
     tokenizer = Tokenizer(folder)
     sets = [prompt_set(config, tokenizer, is_held_out=is_held_out) for is_held_out in (False, True)]
@@ -71,3 +73,10 @@ def check_shared_memory(folder: Path) -> None:
 def weight_bytes(folder: Path) -> int:
     """Size of a model's weights on disk."""
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def check_port(config: RunConfig) -> None:
+    """Raises a `ResourceError` where the controller could not listen."""
+    ControllerSocket(
+        config.channel.host, config.channel.port, max_message_bytes=config.channel.max_message_mib << 20, epoch=""
+    ).close()

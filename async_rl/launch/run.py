@@ -29,7 +29,7 @@ from async_rl.journal import Journal
 from async_rl.launch import preflight
 from async_rl.launch.cluster import Cluster
 from async_rl.launch.process import log_to
-from async_rl.launch.start import Resume, Start, begin, say
+from async_rl.launch.start import Resume, Start, begin, folder_of, say
 from async_rl.launch.supervision import Supervisor
 from async_rl.run_folder import RunFolder
 from async_rl.staleness import StalenessGate
@@ -56,6 +56,11 @@ def launch(config: RunConfig, *, resume: Resume, console: Console) -> Exit:
     """
     remove_stale()
     found = preflight.check(config)
+    with folder_of(config).locked():
+        return _launch(config, resume=resume, console=console, found=found)
+
+
+def _launch(config: RunConfig, *, resume: Resume, console: Console, found: preflight.Preflight) -> Exit:
     start = begin(config, resume, console)
     log_to(start.folder.logs / "controller.log")
     for message in found.messages:

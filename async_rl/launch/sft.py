@@ -30,6 +30,11 @@ def launch_sft(config: SftConfig, *, console: Console) -> None:
         RunError: the loss is not finite in one step after the other.
     """
     folder = RunFolder(Path(config.runs_dir).absolute() / config.name)
+    with folder.locked():
+        _train(config, folder, console)
+
+
+def _train(config: SftConfig, folder: RunFolder, console: Console) -> None:
     folder.set_aside()
     folder.create()
     folder.config.write_text(dump_config(config), encoding="utf-8")

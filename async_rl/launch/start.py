@@ -46,13 +46,18 @@ class Start:
         return 0 if self.state is None else self.state.trained_tokens
 
 
+def folder_of(config: RunConfig) -> RunFolder:
+    """Where a run of this config lies."""
+    return RunFolder(Path(config.runs_dir).absolute() / config.name)
+
+
 def begin(config: RunConfig, resume: Resume, console: Console) -> Start:
     """Makes the run's folder, or takes up an earlier one.
 
     Raises:
         UserError: the folder cannot be made, or the earlier run was of other prompts.
     """
-    folder = RunFolder(Path(config.runs_dir).absolute() / config.name)
+    folder = folder_of(config)
     checkpoints = Checkpoints(folder.checkpoints, config.checkpoint.keep)
     checkpoint = checkpoints.latest if resume is Resume.AUTO else None
     if checkpoint is not None:

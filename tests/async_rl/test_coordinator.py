@@ -297,3 +297,27 @@ def test_a_restart_generates_again_what_the_lost_history_left_too_far_away() -> 
     assert restored.buffer.groups.keys() == {0, 1, 3}, "version 3 of the lost history is 3 updates from version 0"
     assert sorted(restored.ledger.in_state(State.QUEUED)) == [2]
     assert [g.group_id for g in restored.select().groups] == [1], "the earliest deadline first"
+
+
+def test_what_a_generator_could_not_finish_goes_to_another_one() -> None:
+    c = make_coordinator(maximum=1, depth=1)
+
+    def lease(holder: str, *, is_alone: bool) -> list[int]:
+        terms = c.lease(holder, 0, wanted=4, now_s=0.0, timeout_s=LEASE_S, is_alone=is_alone)
+        return [t.group_id for t in terms]
+
+    for group_id in lease("bad", is_alone=False):
+        c.give_back(group_id, 0, "bad", "it always fails")
+    assert lease("bad", is_alone=False) == [], "neither its own failures, nor new prompts to fail"
+    assert c.counts.issued == 4
+    assert lease("good", is_alone=False) == [0, 1, 2, 3]
+    for group_id in range(4):
+        c.give_back(group_id, 1, "good", "it died")
+    assert lease("bad", is_alone=False) == [0, 1, 2, 3], "the last failure was another's"
+
+
+def test_a_generator_alone_tries_again() -> None:
+    c = make_coordinator(maximum=1, depth=1)
+    for group_id in run_lease(c, "g0", 0, 4):
+        c.give_back(group_id, 0, "g0", "reward raised")
+    assert run_lease(c, "g0", 0, 4) == [0, 1, 2, 3]

@@ -33,6 +33,17 @@ def test_an_earlier_run_is_set_aside_whole_and_never_over_another(tmp_path: Path
     assert not folder.path.exists()
 
 
+def test_a_run_that_goes_on_is_never_set_aside_by_another_of_its_name(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with folder.locked():
+        with pytest.raises(ResourceError, match="a run is writing"), folder.locked():
+            pass
+        with RunFolder(tmp_path / "other").locked():
+            pass
+    with folder.locked():
+        pass
+
+
 def test_a_place_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ResourceError, match="runs_dir"):

@@ -169,21 +169,33 @@ def refusal(lease: Lease) -> GroupFailed:
     return GroupFailed(purpose=lease.purpose, group_id=lease.group_id, attempt=lease.attempt, reason="no such answer")
 
 
+async def refuse_everything(world: World, name: str, incarnation: str) -> None:
+    """A generator whose every group fails at once."""
+    link = world.peers.connect(Role.GENERATOR, name, incarnation)
+    while True:
+        message = await link.receive()
+        if isinstance(message, Published):
+            version = message.manifest.version
+            await link.send(Activated(activation=Activation(version=version, transfer_s=0, pause_s=0)))
+            await link.send(Credit(limit=10_000))
+        elif isinstance(message, Grant):
+            for lease in message.leases:
+                await link.send(refusal(lease))
+
+
+async def test_a_generator_that_fails_everything_does_not_end_the_run_of_a_healthy_one() -> None:
+    world = World(make_config(steps=8))
+    world.start_generator("generator-0", "good", uneven(0))
+    world.generators["bad"] = asyncio.create_task(refuse_everything(world, "generator-1", "bad"))
+    await world.run()
+    assert_accounted_for(world)
+    assert world.controller.coordinator.counts.failed == 0
+    assert world.controller.coordinator.ledger.reasons["no such answer"] > 0
+
+
 async def test_a_run_whose_every_group_fails_stops_and_says_why() -> None:
     world = World(make_config())
-
-    async def refuse() -> None:
-        link = world.peers.connect(Role.GENERATOR, "generator-0", "a")
-        while True:
-            message = await link.receive()
-            if isinstance(message, Published):
-                await link.send(Activated(activation=Activation(version=0, transfer_s=0, pause_s=0)))
-                await link.send(Credit(limit=10_000))
-            elif isinstance(message, Grant):
-                for lease in message.leases:
-                    await link.send(refusal(lease))
-
-    world.generators["a"] = asyncio.create_task(refuse())
+    world.generators["a"] = asyncio.create_task(refuse_everything(world, "generator-0", "a"))
     with pytest.raises(RunError, match=r"32 groups in a row have failed.*no such answer"):
         await world.run()
     assert world.controller.coordinator.counts.balanced
