@@ -7,25 +7,20 @@ generator that can sample says hello: from there on the controller counts its si
 import os
 import socket
 import zlib
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from async_rl.channel.peer_socket import PeerSocket
 from async_rl.config.schema import RunConfig
-from async_rl.errors import ModelError
 from async_rl.protocol import SCHEMA_VERSION, Hello, Role
 from generators.generator import Generator
-from generators.group import Decode
 from generators.reward import RewardRunner
 from generators.scratch import scratch_folder
 from generators.vllm_environment import prepare_for_vllm
 
 
 async def run_generator(
-    config: RunConfig, *, index: int, address: str, cores: list[int] | None, incarnation: str, run_folder: Path
+    config: RunConfig, *, index: int, address: str, cores: list[int] | None, incarnation: str
 ) -> None:
     """Serves the controller at `address` until its `End`; `incarnation` is new in every life of a process.
 
@@ -35,10 +30,11 @@ async def run_generator(
     async with AsyncExitStack() as cleanup:
         scratch = cleanup.enter_context(scratch_folder())
         prepare_for_vllm(cores, scratch)
-        # Not at the top: vLLM reads its environment while it is imported.
+        # Not at the top: vLLM, and torch below both, read their environment while they are imported.
+        from async_rl.data.tokenizer import Tokenizer
         from generators.vllm_engine import VllmEngine
 
-        decode = load_decode(Path(config.model.path))
+        tokenizer = Tokenizer(Path(config.model.path))
         rewards = RewardRunner(config.reward)
         cleanup.callback(rewards.close)
         engine = VllmEngine(config.model, config.generation, seed=_engine_seed(config.seed, incarnation))
@@ -51,7 +47,7 @@ async def run_generator(
             engine=engine,
             rewards=rewards,
             link=link,
-            decode=decode,
+            decode=tokenizer.decode,
             incarnation=incarnation,
             group_size=config.generation.group_size,
             max_concurrent=config.generation.max_concurrent,
@@ -59,24 +55,6 @@ async def run_generator(
             heartbeat_s=config.channel.heartbeat_s,
         )
         await generator.run()
-
-
-def load_decode(model_folder: Path) -> Decode:
-    """How the model's tokenizer turns token ids into text, special tokens left out."""
-    path = model_folder / "tokenizer.json"
-    if not path.is_file():
-        raise ModelError(
-            f"there is no {path}",
-            place="model.path",
-            remedy="save the model's tokenizer there in its fast form (`PreTrainedTokenizerFast.save_pretrained`)",
-        )
-    tokenizer = Tokenizer.from_file(str(path))
-
-    def decode(token_ids: Sequence[int]) -> str:
-        text: str = tokenizer.decode(list(token_ids), skip_special_tokens=True)
-        return text
-
-    return decode
 
 
 def _hello(index: int, incarnation: str) -> Hello:

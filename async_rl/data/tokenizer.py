@@ -74,7 +74,7 @@ class Tokenizer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text without special tokens."""
-        text = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        text = self._tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
 

@@ -39,7 +39,6 @@ class GeneratorActor:
                     address=address,
                     cores=self._cores,
                     incarnation=f"{name}-{os.urandom(4).hex()}",
-                    run_folder=self._folder.path,
                 )
             )
         finally:

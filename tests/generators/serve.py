@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from pathlib import Path
 
 from async_rl.config.schema import GenerationConfig, ModelConfig, RewardConfig, RunConfig
 from generators.process import run_generator
@@ -14,6 +13,4 @@ if __name__ == "__main__":
         reward=RewardConfig(function=reward),
         generation=GenerationConfig(group_size=2, max_concurrent=8, kv_cache_gib=0.25),
     )
-    asyncio.run(
-        run_generator(config, index=0, address=address, cores=None, incarnation="generator-0-x", run_folder=Path())
-    )
+    asyncio.run(run_generator(config, index=0, address=address, cores=None, incarnation="generator-0-x"))

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from async_rl.channel.controller_socket import ControllerSocket
-from async_rl.errors import ModelError
+from async_rl.data.tokenizer import Tokenizer
 from async_rl.protocol import (
     Ack,
     Activated,
@@ -28,7 +28,6 @@ from async_rl.protocol import (
     Role,
 )
 from async_rl.weights.shm import ShmWeightPublisher
-from generators.process import load_decode
 from tests.generators.desk import make_lease
 from tests.generators.tiny_model import build_model, save
 
@@ -90,7 +89,7 @@ async def test_it_serves_until_the_end_and_leaves_nothing(model_folder: Path) ->
             await socket.send("generator-0-x", Grant(leases=[make_lease(1, prompt=prompt)]))
             group = (await hear(socket, Delivery)).group
             await socket.send("generator-0-x", Ack(purpose=Purpose.TRAIN, group_id=1, attempt=0))
-            decode = load_decode(model_folder)
+            decode = Tokenizer(model_folder).decode
             assert group.rewards == [float(len(decode(t.token_ids.tolist()))) for t in group.trajectories]
             assert group.oldest_version == group.newest_version == 3
 
@@ -113,14 +112,3 @@ async def test_a_killed_generator_leaves_no_process(model_folder: Path) -> None:
         assert len(children) >= 2
         process.kill()
         assert await all_gone(children)
-
-
-def test_special_tokens_are_no_part_of_the_response(model_folder: Path) -> None:
-    # Token n > 1 is the character chr(32 + n), 1 is the end token.
-    assert load_decode(model_folder)([33, 34, 1]) == "AB"
-
-
-def test_a_model_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"there is no .*tokenizer\.json") as raised:
-        load_decode(tmp_path)
-    assert raised.value.place == "model.path"
