@@ -7,11 +7,11 @@ must set its environment and its cores before any of them is loaded. This is the
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from multiprocessing import resource_tracker
 from pathlib import Path
 
 from async_rl.config.schema import RunConfig
 from async_rl.launch.process import set_up_process
+from async_rl.launch.semaphores import name_semaphores
 from async_rl.run_folder import RunFolder
 from async_rl.tracking.record import Record
 
@@ -19,9 +19,12 @@ from async_rl.tracking.record import Record
 class GeneratorActor:
     """One generator; a call of `run` is one incarnation and returns at the controller's `End`."""
 
-    def __init__(self, config: RunConfig, *, index: int, cores: list[int] | None, folder: RunFolder) -> None:
+    def __init__(
+        self, config: RunConfig, *, index: int, cores: list[int] | None, folder: RunFolder, run_id: str
+    ) -> None:
         self._config = config
         self._index = index
+        self._run_id = run_id
         self._cores = cores
         self._folder = folder
 
@@ -29,20 +32,18 @@ class GeneratorActor:
         """Serves the controller at this address."""
         name = f"generator-{self._index}"
         set_up_process(name, self._folder.logs, cores=self._cores)
+        name_semaphores(self._run_id)
         from generators.process import run_generator
 
-        try:
-            asyncio.run(
-                run_generator(
-                    self._config,
-                    index=self._index,
-                    address=address,
-                    cores=self._cores,
-                    incarnation=f"{name}-{os.urandom(4).hex()}",
-                )
+        asyncio.run(
+            run_generator(
+                self._config,
+                index=self._index,
+                address=address,
+                cores=self._cores,
+                incarnation=f"{name}-{os.urandom(4).hex()}",
             )
-        finally:
-            unlink_leaked_semaphores()
+        )
 
 
 class LearnerActor:
@@ -95,11 +96,3 @@ class TrackerActor:
     def close(self) -> None:
         """Everything written can be read afterwards."""
         self._sink.close()
-
-
-def unlink_leaked_semaphores() -> None:
-    """Lets multiprocessing's tracker unlink what killed children left in /dev/shm.
-
-    It does so at its end, which Ray does not wait for: it kills the children of a worker that leaves.
-    """
-    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]

@@ -54,7 +54,9 @@ class Cluster:
         self._tracker = ray.remote(num_cpus=0)(TrackerActor).remote(self._folder)
         generator = ray.remote(num_cpus=1, max_restarts=self._config.generation.max_restarts)(GeneratorActor)
         self.generators = {
-            f"generator-{index}": generator.remote(self._config, index=index, cores=cores, folder=self._folder)
+            f"generator-{index}": generator.remote(
+                self._config, index=index, cores=cores, folder=self._folder, run_id=self._run_id
+            )
             for index, cores in enumerate(placement.generators)
         }
         self._learner = ray.remote(num_cpus=1)(LearnerActor).remote(

@@ -29,6 +29,7 @@ from async_rl.journal import Journal
 from async_rl.launch import preflight
 from async_rl.launch.cluster import Cluster
 from async_rl.launch.process import log_to
+from async_rl.launch.semaphores import remove_semaphores, remove_stale_semaphores
 from async_rl.launch.start import Resume, Start, begin, folder_of, say
 from async_rl.launch.supervision import Supervisor
 from async_rl.run_folder import RunFolder
@@ -55,6 +56,7 @@ def launch(config: RunConfig, *, resume: Resume, console: Console) -> Exit:
         RunError: the run could not go on; its folder has the logs and the last checkpoint.
     """
     remove_stale()
+    remove_stale_semaphores()
     found = preflight.check(config)
     with folder_of(config).locked():
         return _launch(config, resume=resume, console=console, found=found)
@@ -113,6 +115,7 @@ class Run:
         exit_ = Exit.FAILED
         async with AsyncExitStack() as cleanup:
             cleanup.callback(remove_leftovers, self._id)
+            cleanup.callback(remove_semaphores, self._id)
             socket = self._bind()
             cleanup.callback(socket.close)
             cluster = Cluster(self._config, self._start.folder, run_id=self._id)

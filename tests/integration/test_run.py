@@ -31,7 +31,7 @@ def assert_nothing_is_left(run: RunProcess) -> None:
     while any(psutil.pid_exists(pid) for pid in pids) and time.monotonic() < deadline_s:
         time.sleep(0.1)
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
-    assert not [p for p in Path("/dev/shm").iterdir() if f"run-{run.process.pid}" in p.name]
+    assert not [p.name for p in Path("/dev/shm").iterdir() if f"run-{run.process.pid}" in p.name]
 
 
 def test_staleness_zero_is_synchronous_and_engine_and_learner_agree(launch: Launch) -> None:
