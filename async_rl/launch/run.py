@@ -121,7 +121,7 @@ class Run:
             cluster = Cluster(self._config, self._start.folder, run_id=self._id)
             cleanup.push_async_callback(asyncio.to_thread, cluster.stop)
             try:
-                self._view.say("Starting Ray, the generators and the learner: their engines take from 10 seconds to a minute.")
+                self._view.say("Starting Ray, generators and learner; engines need from 10 seconds to a minute.")
                 # In the main thread, since Ray sets signal handlers; ours replace them afterwards.
                 cluster.start()
                 exit_ = await self._control(socket, cluster)
