@@ -13,12 +13,12 @@ from async_rl.config.schema import RunConfig
 from async_rl.data.prompt_set import PromptSet
 from async_rl.data.source import load_rows
 from async_rl.data.tokenizer import Tokenizer
-from async_rl.errors import ResourceError
+from async_rl.errors import ConfigError, ResourceError
 from async_rl.protocol import Prompt
 from async_rl.readiness import check_model_folder
 from async_rl.weights.slots import NUM_SLOTS, SHARED_MEMORY
 from generators.reward_function import load_reward_function
-from learner.model_shape import read_shape
+from learner.model_shape import ModelShape, read_shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ def check(config: RunConfig) -> Preflight:
     """
     folder = Path(config.model.path)
     check_model_folder(folder)
-    read_shape(folder)
+    check_length(config, read_shape(folder))
     load_reward_function(config.reward.function)
     check_port(config)
     check_shared_memory(folder)
@@ -55,6 +55,17 @@ def prompt_set(config: RunConfig, tokenizer: Tokenizer, *, is_held_out: bool) ->
     """One split's prompts."""
     rows = load_rows(config.data, is_held_out=is_held_out, seed=config.seed)
     return PromptSet.build(rows, tokenizer, max_tokens=config.data.max_prompt_tokens)
+
+
+def check_length(config: RunConfig, shape: ModelShape) -> None:
+    """Raises a `ConfigError` where sequences may grow longer than the model's positions."""
+    length = config.generation.max_model_len
+    if length > shape.max_positions:
+        raise ConfigError(
+            f"generation.max_model_len={length}, but the model has {shape.max_positions} positions",
+            place=f"generation.max_model_len, {config.model.path}",
+            remedy=f"set generation.max_model_len={shape.max_positions} or less, or give a model with more positions",
+        )
 
 
 def check_shared_memory(folder: Path) -> None:

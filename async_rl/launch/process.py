@@ -9,7 +9,11 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+
+from rich.console import Console
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _PR_SET_PDEATHSIG = 1
@@ -32,6 +36,18 @@ def log_to(path: Path) -> None:
     """Sends this process's log and warnings to a file: the terminal belongs to the view."""
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, filename=path, force=True)
     logging.captureWarnings(True)
+
+
+@contextmanager
+def libraries_in(path: Path, console: Console) -> Iterator[None]:
+    """Sends what libraries print in this process to a file, until the end of the block; the console keeps its place.
+
+    Ray prints a page about every death; the supervisor tells the user in a line.
+    """
+    # A console without a file of its own would follow sys.stdout into the log.
+    console.file = console.file
+    with path.open("a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
+        yield
 
 
 def redirect_output(path: Path) -> None:

@@ -28,7 +28,7 @@ from async_rl.errors import RunError
 from async_rl.journal import Journal
 from async_rl.launch import preflight
 from async_rl.launch.cluster import Cluster
-from async_rl.launch.process import log_to
+from async_rl.launch.process import libraries_in, log_to
 from async_rl.launch.semaphores import remove_semaphores, remove_stale_semaphores
 from async_rl.launch.start import Resume, Start, begin, folder_of, say
 from async_rl.launch.supervision import Supervisor
@@ -70,7 +70,8 @@ def _launch(config: RunConfig, *, resume: Resume, console: Console, found: prefl
     view = open_view(console)
     run = Run(config, start=start, found=found, view=view)
     try:
-        exit_ = asyncio.run(run.serve())
+        with libraries_in(start.folder.logs / "controller.log", console):
+            exit_ = asyncio.run(run.serve())
     finally:
         view.close()
     page = summary_page(run.summary(exit_), places(config, start.folder), staleness_bound=config.staleness.max)

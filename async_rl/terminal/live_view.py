@@ -21,7 +21,10 @@ class LiveView:
         self._last: RunStatus | None = None
         self._drawn_s = float("-inf")
         # No thread of its own: the view draws when it is told something, and only then.
-        self._live = Live(console=console, auto_refresh=False, transient=False)
+        # What others print belongs into the log, not above the panel.
+        self._live = Live(
+            console=console, auto_refresh=False, transient=False, redirect_stdout=False, redirect_stderr=False
+        )
 
     def update(self, status: RunStatus) -> None:
         """Draws the snapshot, unless the last was drawn just now."""

@@ -10,7 +10,7 @@ from async_rl.config.schema import DataConfig, ModelConfig, NewModel, RewardConf
 from async_rl.data.row import Row
 from async_rl.data.tasks.addition import Addition
 from async_rl.data.tokenizer import save_character_tokenizer
-from async_rl.errors import ModelError, ResourceError, RewardError
+from async_rl.errors import ConfigError, ModelError, ResourceError, RewardError
 from async_rl.launch import preflight
 from learner.model_folder import create_model
 
@@ -50,6 +50,12 @@ def test_what_is_in_order_is_found_and_what_is_left_out_is_said(config: RunConfi
     assert found.messages == [
         "4 of 10 prompts are longer than data.max_prompt_tokens=6 (the longest has 10) and are left out."
     ]
+
+
+def test_sequences_longer_than_the_models_positions_are_refused(config: RunConfig) -> None:
+    longer = replace(config, generation=replace(config.generation, max_model_len=SHAPE.max_positions + 1))
+    with pytest.raises(ConfigError, match=r"max_model_len=257, but the model has 256 positions"):
+        preflight.check(longer)
 
 
 def test_a_run_needs_no_held_out_prompts(config: RunConfig) -> None:

@@ -6,6 +6,10 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
+from rich.console import Console
+
+from async_rl.launch.process import libraries_in
 
 SET_UP = """
 import logging, os, subprocess, sys, warnings
@@ -25,6 +29,19 @@ def run(program: str, logs: Path) -> subprocess.CompletedProcess[str]:
         check=False,
         cwd=Path(__file__).parents[3],
     )
+
+
+def test_what_libraries_print_is_in_a_file_and_the_console_keeps_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = Console()
+    with libraries_in(tmp_path / "log", console):
+        print("a page of advice")
+        print("another", file=sys.stderr)
+        console.print("for the user")
+    print("as ever")
+    assert (tmp_path / "log").read_text() == "a page of advice\nanother\n"
+    assert capsys.readouterr() == ("for the user\nas ever\n", "")
 
 
 def test_whatever_is_printed_is_in_its_log_and_nowhere_else(tmp_path: Path) -> None:
