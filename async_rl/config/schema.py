@@ -301,7 +301,7 @@ class RunConfig:
 
     name: str = option("run", "The run's folder is `runs_dir`/`name`.")
     runs_dir: str = option("runs", "Where runs are kept.")
-    seed: int = option(0, "Seed of data order and initial weights.", minimum=0)
+    seed: int = option(0, "Seed of data order and initial weights.", minimum=0, maximum=2**31 - 1)
     steps: int = option(100, "Batches to train.", minimum=1)
     model: ModelConfig = section(ModelConfig, "The policy.")
     data: DataConfig = section(DataConfig, "Prompts.")
@@ -327,7 +327,7 @@ class SftConfig:
     output: str = option("models/sft", "Hugging Face folder to write.")
     runs_dir: str = option("runs", "Where the run's folder is kept.")
     name: str = option("sft", "The run's folder is `runs_dir`/`name`.")
-    seed: int = option(0, "Seed of data order and initial weights.", minimum=0)
+    seed: int = option(0, "Seed of data order and initial weights.", minimum=0, maximum=2**31 - 1)
     steps: int = option(500, "Optimizer steps.", minimum=1)
     batch_size: int = option(64, "Pairs a step.", minimum=1)
     micro_batch_tokens: int = option(8192, "Tokens packed into one forward pass.", minimum=1)

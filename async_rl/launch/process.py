@@ -39,6 +39,27 @@ def log_to(path: Path) -> None:
 
 
 @contextmanager
+def interrupts_heard() -> Iterator[None]:
+    """Raises KeyboardInterrupt at the end of the block where a Ctrl-C within it was swallowed.
+
+    Imports of large libraries have broad excepts, and an interrupt in a destructor is only printed.
+    """
+    heard: list[int] = []
+
+    def hear(number: int, frame: object) -> None:
+        heard.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if heard:
+        raise KeyboardInterrupt
+
+
+@contextmanager
 def libraries_in(path: Path, console: Console) -> Iterator[None]:
     """Sends what libraries print in this process to a file, until the end of the block; the console keeps its place.
 

@@ -28,7 +28,7 @@ from async_rl.errors import RunError
 from async_rl.journal import Journal
 from async_rl.launch import preflight
 from async_rl.launch.cluster import Cluster
-from async_rl.launch.process import libraries_in, log_to
+from async_rl.launch.process import interrupts_heard, libraries_in, log_to
 from async_rl.launch.semaphores import remove_semaphores, remove_stale_semaphores
 from async_rl.launch.start import Resume, Start, begin, folder_of, say
 from async_rl.launch.supervision import Supervisor
@@ -57,7 +57,8 @@ def launch(config: RunConfig, *, resume: Resume, console: Console) -> Exit:
     """
     remove_stale()
     remove_stale_semaphores()
-    found = preflight.check(config)
+    with interrupts_heard():
+        found = preflight.check(config)
     with folder_of(config).locked():
         return _launch(config, resume=resume, console=console, found=found)
 

@@ -15,6 +15,7 @@ from async_rl.config.compose import dump_config, load_run_config
 from async_rl.config.resume_rules import check_resumable
 from async_rl.config.schema import RunConfig
 from async_rl.disk import writing
+from async_rl.errors import ConfigError
 from async_rl.run_folder import RunFolder
 
 
@@ -62,6 +63,7 @@ def begin(config: RunConfig, resume: Resume, console: Console) -> Start:
     checkpoint = checkpoints.latest if resume is Resume.AUTO else None
     if checkpoint is not None:
         check_resumable(load_run_config(folder.config), config)
+        check_unfinished(read_loop_state(checkpoint), config)
     else:
         aside = folder.set_aside()
         if aside is not None:
@@ -75,6 +77,16 @@ def begin(config: RunConfig, resume: Resume, console: Console) -> Start:
     state = read_loop_state(checkpoint)
     say(console, f"Going on from version {state.version} ({checkpoint}).")
     return Start(folder=folder, checkpoint=checkpoint, state=state)
+
+
+def check_unfinished(state: LoopState, config: RunConfig) -> None:
+    """Raises a `ConfigError` where nothing is left to train: an empty summary would be written over the run's."""
+    if state.version >= config.steps:
+        raise ConfigError(
+            f"the run is at version {state.version} already, and steps={config.steps}",
+            place="steps, --resume auto",
+            remedy=f"raise steps above {state.version}, or choose another `name=…`",
+        )
 
 
 def say(console: Console, message: str) -> None:

@@ -19,6 +19,11 @@ from async_rl.errors import RunError, UserError
 
 logger = logging.getLogger(__name__)
 
+RESTART_S = 2.0
+"""Ray ends a process, and begins another, in about a second."""
+MAX_REASON = 300
+"""Characters of a reason on the terminal; the log has it whole."""
+
 
 class Supervisor:
     """One task a process."""
@@ -65,10 +70,15 @@ class Supervisor:
                 reason = f"{type(cause).__name__}: {cause}"
                 # Its state cannot be trusted any more: a half-loaded engine must not sample.
                 ray.kill(actor, no_restart=False)
+                # A call that reached the old process would be a second death.
+                await asyncio.sleep(RESTART_S)
             except RayActorError as error:
                 reason = first_line(error)
             logger.warning("%s died (restart %d): %s", name, restart, reason)
             self._controller.generator_died(name, reason)
+            if restart < self._max_restarts:
+                words = f"{name} is started again ({restart + 1} of {self._max_restarts} times)"
+                self._controller.report(f"{words}: {reason.splitlines()[0][:MAX_REASON]}")
         self._living.discard(name)
         message = f"{name} died {self._max_restarts + 1} times (generation.max_restarts={self._max_restarts}): {reason}"
         if self._living:

@@ -1,15 +1,17 @@
 """What a process of a run does first, seen from outside, in processes of their own."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 from rich.console import Console
 
-from async_rl.launch.process import libraries_in
+from async_rl.launch.process import interrupts_heard, libraries_in
 
 SET_UP = """
 import logging, os, subprocess, sys, warnings
@@ -42,6 +44,18 @@ def test_what_libraries_print_is_in_a_file_and_the_console_keeps_its_place(
     print("as ever")
     assert (tmp_path / "log").read_text() == "a page of advice\nanother\n"
     assert capsys.readouterr() == ("for the user\nas ever\n", "")
+
+
+def test_a_ctrl_c_that_a_library_swallows_is_not_lost() -> None:
+    with pytest.raises(KeyboardInterrupt), interrupts_heard():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+        except BaseException:
+            pass  # as an import with a broad except does
+    with interrupts_heard():
+        pass
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_whatever_is_printed_is_in_its_log_and_nowhere_else(tmp_path: Path) -> None:

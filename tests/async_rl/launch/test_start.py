@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from async_rl.checkpoints import LoopState
 from async_rl.config.compose import load_run_config
 from async_rl.config.schema import RunConfig
 from async_rl.errors import ConfigError
-from async_rl.launch.start import Resume, begin
+from async_rl.launch.start import Resume, begin, check_unfinished
+from async_rl.ledger import LedgerSnapshot
 from tests.async_rl.launch.earlier import checkpoint, said
 
 
@@ -53,3 +55,12 @@ def test_a_run_of_other_prompts_is_not_gone_on_with(config: RunConfig, console: 
     checkpoint(config, 8)
     with pytest.raises(ConfigError, match="seed=7 was 0"):
         begin(replace(config, seed=7), Resume.AUTO, console)
+
+
+def test_a_finished_run_is_not_gone_on_with() -> None:
+    config = RunConfig(steps=4)
+    counts = LedgerSnapshot(issued=0, ended={}, live_failures={})
+    state = LoopState(version=4, ledger=counts, trained_tokens=1, next_evaluation_id=0, run_hash=None)
+    with pytest.raises(ConfigError, match=r"version 4 already, and steps=4"):
+        check_unfinished(state, config)
+    check_unfinished(state, replace(config, steps=5))

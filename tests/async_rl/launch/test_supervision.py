@@ -63,6 +63,7 @@ def death() -> ActorDiedError:
 def killed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Actors that were asked to be killed: the calls would need a running Ray."""
     actors: list[object] = []
+    monkeypatch.setattr("async_rl.launch.supervision.RESTART_S", 0.0)
     monkeypatch.setattr("ray.kill", lambda actor, *, no_restart: actors.append(actor))
     return actors
 
@@ -106,7 +107,9 @@ async def test_a_run_goes_on_without_a_generator_that_keeps_dying_but_not_withou
     supervisor = supervise(controller, max_restarts=1)
     await watched(supervisor, Remote(death(), death()), Remote(death(), death()))
     assert len(controller.died) == 4
-    assert len(controller.reports) == 1 and "goes on without it" in controller.reports[0]
+    begun_again = "is started again (1 of 1 times): The actor died unexpectedly"
+    assert sum(begun_again in said for said in controller.reports) == 2, "each start is told, with its reason"
+    assert sum("goes on without it" in said for said in controller.reports) == 1
     assert len(controller.failures) == 1
     assert str(controller.failures[0]).startswith("no generator is left: generator-1 died 2 times")
 
