@@ -70,8 +70,6 @@ class Supervisor:
                 reason = f"{type(cause).__name__}: {cause}"
                 # Its state cannot be trusted any more: a half-loaded engine must not sample.
                 ray.kill(actor, no_restart=False)
-                # A call that reached the old process would be a second death.
-                await asyncio.sleep(RESTART_S)
             except RayActorError as error:
                 reason = first_line(error)
             logger.warning("%s died (restart %d): %s", name, restart, reason)
@@ -79,6 +77,8 @@ class Supervisor:
             if restart < self._max_restarts:
                 words = f"{name} is started again ({restart + 1} of {self._max_restarts} times)"
                 self._controller.report(f"{words}: {reason.splitlines()[0][:MAX_REASON]}")
+                # After the leases went back; a call that reached the old process would be a second death.
+                await asyncio.sleep(RESTART_S)
         self._living.discard(name)
         message = f"{name} died {self._max_restarts + 1} times (generation.max_restarts={self._max_restarts}): {reason}"
         if self._living:

@@ -59,11 +59,16 @@ def death() -> ActorDiedError:
     return ActorDiedError()
 
 
+@pytest.fixture(autouse=True)
+def restarts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process has to begin."""
+    monkeypatch.setattr("async_rl.launch.supervision.RESTART_S", 0.0)
+
+
 @pytest.fixture
 def killed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Actors that were asked to be killed: the calls would need a running Ray."""
     actors: list[object] = []
-    monkeypatch.setattr("async_rl.launch.supervision.RESTART_S", 0.0)
     monkeypatch.setattr("ray.kill", lambda actor, *, no_restart: actors.append(actor))
     return actors
 
