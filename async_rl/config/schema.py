@@ -7,6 +7,7 @@ Everybody else receives a part of this tree, already validated.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from async_rl.config.objective import AdvantageConfig, CorrectionConfig, KLConfig, LossConfig
 from async_rl.config.option import option, section
 
 # Enum members are named like their values, since Hydra reads enums by name.
@@ -34,19 +35,6 @@ class KvOnUpdate(StrEnum):
 
     recompute = "recompute"
     keep = "keep"
-
-
-class Advantage(StrEnum):
-    """How rewards become advantages."""
-
-    grpo = "grpo"
-
-
-class Weighting(StrEnum):
-    """What becomes of π_prox/μ."""
-
-    off = "off"
-    truncated = "truncated"
 
 
 class Schedule(StrEnum):
@@ -123,6 +111,13 @@ class RewardConfig:
     max_retries: int = option(
         2, "How often a sample whose reward failed is generated again before its group goes back.", minimum=0
     )
+    overlong_buffer: int = option(
+        0,
+        "Tokens before `generation.max_new_tokens` over which a response loses reward, linearly (DAPO); 0 turns it "
+        "off.",
+        minimum=0,
+    )
+    overlong_penalty: float = option(1.0, "What a response of full length loses.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -168,32 +163,6 @@ class StalenessConfig:
 
 
 @dataclass(frozen=True)
-class CorrectionConfig:
-    """Importance weights π_prox/μ."""
-
-    weighting: Weighting = option(Weighting.truncated, "`truncated` at `cap` per token, or `off`.")
-    cap: float = option(2.0, "Largest weight of a token.", exclusive_minimum=0)
-
-
-@dataclass(frozen=True)
-class ObjectiveConfig:
-    """What the policy is trained for."""
-
-    advantage: Advantage = option(Advantage.grpo, "`grpo`: reward minus the group's mean.")
-    normalize_by_std: bool = option(True, "Divide by the group's standard deviation (GRPO); off is Dr. GRPO.")
-    clip_low: float = option(0.2, "PPO: the ratio π/π_prox is clipped below 1 − this.", minimum=0, maximum=1)
-    clip_high: float = option(0.28, "PPO: the ratio is clipped above 1 + this.", minimum=0)
-    clip_dual: float = option(
-        3.0, "PPO: for negative advantages the loss is at most this times −A; 0 turns it off.", minimum=0
-    )
-    entropy_coef: float = option(0.0, "Weight of the entropy bonus.", minimum=0)
-    kl_coef: float = option(0.0, "Weight of KL(π‖reference) in the loss (k3); 0 loads no reference.", minimum=0)
-    filter_zero_signal: bool = option(
-        False, "Groups whose rewards are all equal are filtered, and others generated in their place."
-    )
-
-
-@dataclass(frozen=True)
 class OptimizerConfig:
     """AdamW and its learning rate."""
 
@@ -206,6 +175,17 @@ class OptimizerConfig:
     beta2: float = option(0.95, "Adam's second decay.", minimum=0, maximum=1)
     eps: float = option(1e-8, "Adam's epsilon.", exclusive_minimum=0)
     clip_grad_norm: float = option(1.0, "Gradients are scaled down to this norm; 0 turns it off.", minimum=0)
+
+
+@dataclass(frozen=True)
+class CriticConfig:
+    """The value model of `advantage.estimator=gae` and `vtrace`: the policy's architecture with one output."""
+
+    path: str = option("", "Hugging Face folder that its body starts from; empty: `model.path`.")
+    clip: float = option(
+        0.2, "A value is clipped this far around the one before the batch's steps; 0 turns it off.", minimum=0
+    )
+    optimizer: OptimizerConfig = section(OptimizerConfig, "The critic's optimizer.")
 
 
 @dataclass(frozen=True)
@@ -308,8 +288,11 @@ class RunConfig:
     reward: RewardConfig = section(RewardConfig, "Rewards.")
     generation: GenerationConfig = section(GenerationConfig, "The generators.")
     staleness: StalenessConfig = section(StalenessConfig, "How old a token may be.")
-    correction: CorrectionConfig = section(CorrectionConfig, "Importance weights.")
-    objective: ObjectiveConfig = section(ObjectiveConfig, "What the policy is trained for.")
+    advantage: AdvantageConfig = section(AdvantageConfig, "From rewards to advantages.")
+    loss: LossConfig = section(LossConfig, "What the policy minimises.")
+    kl: KLConfig = section(KLConfig, "KL to the reference.")
+    correction: CorrectionConfig = section(CorrectionConfig, "Importance weights and rejection.")
+    critic: CriticConfig = section(CriticConfig, "The value model.")
     learner: LearnerConfig = section(LearnerConfig, "The learner.")
     weights: WeightsConfig = section(WeightsConfig, "Weight delivery.")
     ledger: LedgerConfig = section(LedgerConfig, "Accounting.")
