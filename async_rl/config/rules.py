@@ -6,8 +6,9 @@ Must not look at the machine or at any file: whether a model folder can be read 
 
 import math
 
+from async_rl.config.objective_rules import VALUE_ESTIMATORS, check_objective
 from async_rl.config.part_rules import check_data, check_name, check_optimizer, check_reference, refuse
-from async_rl.config.schema import Advantage, RunConfig, Weighting
+from async_rl.config.schema import RunConfig
 
 TOKEN_BYTES = 9
 """A response token in a frame: id (4), log-probability (4), mask (1)."""
@@ -27,13 +28,15 @@ def check_run(config: RunConfig) -> None:
     _check_lengths(config)
     _check_groups(config)
     _check_staleness(config)
-    _check_objective(config)
+    check_objective(config)
     _check_learner(config)
     check_optimizer(
         config.learner.optimizer,
         "learner.optimizer",
-        config.steps * config.learner.mini_batches * config.learner.epochs,
+        optimizer_steps(config),
     )
+    if config.advantage.estimator in VALUE_ESTIMATORS:
+        check_optimizer(config.critic.optimizer, "critic.optimizer", optimizer_steps(config))
     _check_channel(config)
 
 
@@ -50,6 +53,11 @@ def _check_model(config: RunConfig) -> None:
         place="model.path",
         remedy="name a Hugging Face folder; `async-rl sft` makes one",
     )
+
+
+def optimizer_steps(config: RunConfig) -> int:
+    """Steps of the whole run."""
+    return config.steps * config.learner.mini_batches * config.learner.epochs
 
 
 def has_heldout(config: RunConfig) -> bool:
@@ -103,12 +111,6 @@ def _check_lengths(config: RunConfig) -> None:
 def _check_groups(config: RunConfig) -> None:
     size, concurrent = config.generation.group_size, config.generation.max_concurrent
     refuse(
-        size == 1 and config.objective.advantage is Advantage.grpo,
-        "generation.group_size=1 leaves every advantage at 0: the baseline is the mean of the group",
-        place="generation.group_size, objective.advantage",
-        remedy="set generation.group_size=2 or more",
-    )
-    refuse(
         config.generation.top_k == 1,
         "generation.top_k=1 makes all samples of a group alike, and every advantage 0",
         place="generation.top_k",
@@ -150,22 +152,6 @@ def _check_staleness(config: RunConfig) -> None:
         f"versions old, over staleness.max={bound}",
         place="staleness.depth, weights.publish_every, staleness.max",
         remedy=f"set staleness.max={depth + every - 1} or more, or staleness.depth={bound - every + 1} or less",
-    )
-
-
-def _check_objective(config: RunConfig) -> None:
-    dual, cap = config.objective.clip_dual, config.correction.cap
-    refuse(
-        0 < dual <= 1,
-        f"objective.clip_dual={dual:g} clips tokens that have not moved (their ratio is 1)",
-        place="objective.clip_dual",
-        remedy="give a number above 1 (3 is usual), or 0 to turn it off",
-    )
-    refuse(
-        config.correction.weighting is Weighting.truncated and cap < 1,
-        f"correction.cap={cap:g} cuts on-policy tokens, whose weight is 1",
-        place="correction.cap",
-        remedy="give a number ≥ 1 (2 is usual), or correction.weighting=off",
     )
 
 
