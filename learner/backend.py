@@ -1,10 +1,11 @@
-"""What the learner asks of a training library: score, step, hand over weights, save, load, export.
+"""What the learner asks of a training library: score, value, step, hand over weights, save, load, export.
 
-Owns the Protocol and the values that cross it. Knows no training library, no trajectories and no
-files' formats. A loss sees the scores of one micro-batch and returns a scalar that is already divided
-by the normaliser of the whole batch, so that micro-batch losses add up to the batch's loss.
+Owns the Protocols of policy and critic and the values that cross them. Knows no training library, no
+trajectories and no files' formats. A loss sees what the model says of one micro-batch and returns a scalar
+that is already divided by the normaliser of the whole batch, so that micro-batch losses add up to the batch's
+loss.
 
-Legend: T tokens of a micro-batch.
+Legend: T tokens of a micro-batch, C of them in a chunk, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +26,18 @@ class TokenScores:
     """[T] float32: log p(token t | earlier tokens of its sequence); 0 at each sequence's first token."""
     entropy: torch.Tensor
     """[T] float32, nats: of the distribution that token t was drawn from; 0 at each first token."""
+    sum_pi_squared: torch.Tensor | None = None
+    """[T] float32: Σ_v π(v)² of that distribution, without gradient; 0 at each first token. None: not asked for."""
+    exact_kl: torch.Tensor | None = None
+    """[T] float32, nats: KL(π‖reference) of that distribution, the sum over the vocabulary and not an estimate;
+    0 at each first token. None: no reference was given."""
 
 
 LossFunction = Callable[[TokenScores, int], torch.Tensor]
 """(scores, index of the micro-batch) → scalar, divided by the normaliser of the whole batch."""
+
+ValueLoss = Callable[[torch.Tensor, int], torch.Tensor]
+"""(values [T] float32 with gradient, aligned as `ValueBackend.values`, index of the micro-batch) → the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,22 +54,15 @@ class StepResult:
     """Loss or gradient were not finite: weights, optimizer and schedule are as before."""
 
 
-class TrainBackend(Protocol):
-    """A causal language model with its optimizer."""
+class LazyLogits(Protocol):
+    """Logits of a frozen model for a micro-batch, made chunk by chunk: [T, V] never stands in memory."""
 
-    def score(self, sequences: PackedSequences, *, temperature: float) -> TokenScores:
-        """Log-probabilities and entropies without gradient."""
+    def chunk(self, rows: slice) -> torch.Tensor:
+        """Logits [C, V] float32 on the model's device, undivided by any temperature; row t predicts token t + 1."""
 
-    def step(self, micro_batches: Sequence[PackedSequences], loss: LossFunction, *, temperature: float) -> StepResult:
-        """One optimizer step on the gradient of the sum of the micro-batch losses.
 
-        The result does not depend on how the batch is split into micro-batches. If the loss or the
-        gradient is not finite, nothing changes and the result says `skipped`.
-        """
-
-    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Weights in Hugging Face names and layout. A tensor may be a view of the live weights:
-        it is valid until the next `step` or `load`."""
+class Trainable(Protocol):
+    """A model with its optimizer, schedule and random state."""
 
     def save(self, folder: Path) -> None:
         """Writes weights, optimizer, schedule and random state to a folder, made if missing."""
@@ -68,8 +70,66 @@ class TrainBackend(Protocol):
     def load(self, folder: Path) -> None:
         """Takes back what `save` wrote; training then goes on as if it had not stopped."""
 
+    def close(self) -> None:
+        """Gives up process groups and threads; nothing may be called afterwards."""
+
+
+class TrainBackend(Trainable, Protocol):
+    """A causal language model with its optimizer."""
+
+    def score(
+        self,
+        sequences: PackedSequences,
+        *,
+        temperature: float,
+        with_sum_pi_squared: bool = False,
+        reference: "TrainBackend | None" = None,
+    ) -> TokenScores:
+        """What the model says of each token, without gradient; [T] on the CPU.
+
+        Args:
+            sequences: the micro-batch.
+            temperature: that logits are divided by, the reference's too.
+            with_sum_pi_squared: fill that field.
+            reference: fill `exact_kl` with the KL to this model.
+        """
+
+    def step(
+        self,
+        micro_batches: Sequence[PackedSequences],
+        loss: LossFunction,
+        *,
+        temperature: float,
+        reference: "TrainBackend | None" = None,
+    ) -> StepResult:
+        """One optimizer step on the gradient of the sum of the micro-batch losses.
+
+        The result does not depend on how the batch is split into micro-batches. If the loss or the
+        gradient is not finite, nothing changes and the result says `skipped`. With a reference the scores
+        that the loss sees have `exact_kl`, with its gradient, for a forward pass of the reference and a
+        second and third one through its output layer.
+        """
+
+    def lazy_logits(self, sequences: PackedSequences) -> LazyLogits:
+        """A forward pass without gradient that stops before the output layer; valid until the next `step` or `load`."""
+
+    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Weights in Hugging Face names and layout. A tensor may be a view of the live weights:
+        it is valid until the next `step` or `load`."""
+
     def export(self, folder: Path) -> None:
         """Writes a Hugging Face folder: config, safetensors, and the tokenizer of the source folder."""
 
-    def close(self) -> None:
-        """Gives up process groups and threads; nothing may be called afterwards."""
+
+class ValueBackend(Trainable, Protocol):
+    """A critic: the expected sum of the rewards that are still to come, at each token."""
+
+    def values(self, sequences: PackedSequences) -> torch.Tensor:
+        """V of the state that token t was sampled in, without gradient; [T] float32 on the CPU.
+
+        Aligned like log-probabilities: what the model says after token t − 1 stands at t; 0 at each sequence's
+        first token.
+        """
+
+    def step(self, micro_batches: Sequence[PackedSequences], loss: ValueLoss) -> StepResult:
+        """One optimizer step on the sum of the micro-batch losses; else as `TrainBackend.step`."""
