@@ -6,7 +6,9 @@ Owns the words of `async-rl launch --dry-run`. Pure: the machine's cores come in
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from async_rl.config.schema import KvOnUpdate, OverBound, RunConfig, Weighting
+from async_rl.config.objective import CorrectionConfig, KLPlacement, Proximal, RatioLevel, Weighting
+from async_rl.config.objective_rules import VALUE_ESTIMATORS
+from async_rl.config.schema import KvOnUpdate, OverBound, RunConfig
 from async_rl.placement import Placement, place
 
 
@@ -49,6 +51,7 @@ def make_plan(config: RunConfig, *, cores: Sequence[int]) -> Plan:
             Guarantee(subject="bound per token", words=bound(config)),
             Guarantee(subject="usual lag", words=usual_lag(config)),
             Guarantee(subject="over the bound", words=over_bound(config)),
+            Guarantee(subject="objective", words=objective(config)),
             Guarantee(subject="correction", words=correction(config)),
             Guarantee(subject="weight updates", words=weight_updates(config)),
             Guarantee(subject="accounting", words=accounting(config)),
@@ -99,11 +102,56 @@ def over_bound(config: RunConfig) -> str:
     }[config.staleness.over_bound]
 
 
+def objective(config: RunConfig) -> str:
+    """What is minimised."""
+    parts = [f"{config.advantage.estimator} advantages in a {config.loss.surrogate} loss"]
+    if config.advantage.estimator in VALUE_ESTIMATORS:
+        parts.append("a critic learns their values")
+    if config.kl.coef:
+        where = "the loss" if config.kl.placement is KLPlacement.loss else "the rewards"
+        parts.append(f"{config.kl.coef:g} times the KL to the reference ({config.kl.estimator}) in {where}")
+    return f"{'; '.join(parts)}."
+
+
 def correction(config: RunConfig) -> str:
     """What becomes of the difference between the engine's policy and the learner's."""
-    if config.correction.weighting is Weighting.off:
-        return "Off: the loss does not know which weights sampled a token."
-    return f"Each token is weighted by π_prox/μ, at most {config.correction.cap:g}."
+    options = config.correction
+    parts = [_proximal_words(options), _weight_words(options)]
+    if options.score_on_arrival:
+        parts.append(
+            f"Trajectories scored in time have two ratios: engine mismatch, at most {options.mismatch_cap:g}, and "
+            f"staleness, at most {options.staleness_cap:g}."
+        )
+    if options.reject:
+        parts.append(f"Only what passes {' and '.join(options.reject)} trains.")
+    if options.veto:
+        parts.append(f"A token whose ratio is below {options.veto:g} rejects its trajectory.")
+    return " ".join(parts)
+
+
+def _proximal_words(options: CorrectionConfig) -> str:
+    return {
+        Proximal.recompute: "The batch is scored with its first weights: π_prox.",
+        Proximal.rollout: "μ stands for π_prox: no scoring pass.",
+        Proximal.log_linear: "π_prox lies between μ and π, by staleness: no scoring pass.",
+    }[options.proximal]
+
+
+def _weight_words(options: CorrectionConfig) -> str:
+    if options.weighting is Weighting.off:
+        return "Tokens are not weighted."
+    ratio = "π/μ" if options.proximal is Proximal.rollout else "π_prox/μ"
+    whose = {
+        RatioLevel.token: ratio,
+        RatioLevel.segment: f"the product of {ratio} over its segment",
+        RatioLevel.sequence: f"the product of {ratio} over its sequence",
+        RatioLevel.geometric: f"the geometric mean of {ratio} over its sequence",
+    }[options.level]
+    bounds = f"[{options.floor:g}, {options.cap:g}]"
+    if options.weighting is Weighting.masked:
+        return f"Each token is weighted by {whose}, and by 0 where that is outside of {bounds}."
+    held = f"held in {bounds}" if options.floor else f"at most {options.cap:g}"
+    return f"Each token is weighted by {whose}, {held}."
 
 
 def weight_updates(config: RunConfig) -> str:
@@ -150,11 +198,12 @@ def _processes(config: RunConfig, placement: Placement) -> list[ProcessPlan]:
         for number, cores in enumerate(placement.generators)
     ]
     learner = config.learner
+    critic = ", and a critic" if config.advantage.estimator in VALUE_ESTIMATORS else ""
     rows.append(
         ProcessPlan(
             name="learner",
             work=f"{learner.groups_per_step} groups of {generation.group_size} a batch, in micro-batches of "
-            f"{learner.micro_batch_tokens} tokens",
+            f"{learner.micro_batch_tokens} tokens{critic}",
             where=_where(placement.learner),
         )
     )

@@ -19,15 +19,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.base import Container
 from omegaconf.errors import OmegaConfBaseException
 
-from async_rl.config.option import check_ranges
+from async_rl.config.option import check_ranges, walk
 from async_rl.config.rules import check_run
 from async_rl.config.schema import RunConfig, SftConfig
 from async_rl.config.sft_rules import check_sft
 from async_rl.config.source import broken_yaml, check_source, line_of, no_schema
-from async_rl.config.tree import RUN, SFT, Tree, expected, not_a_section
+from async_rl.config.tree import RUN, SFT, Tree, expected, not_a_list, not_a_section, takes_list, wrong_element
 from async_rl.errors import ConfigError
 
 
@@ -66,11 +65,21 @@ def _load(path: Path, overrides: Sequence[str], tree: Tree) -> object:
             composed = compose(path.stem, list(overrides))
         if OmegaConf.get_type(composed) is not tree.kind:
             raise no_schema(path, tree)
-        return OmegaConf.to_object(composed)
+        config = OmegaConf.to_object(composed)
     except yaml.YAMLError as error:
         raise broken_yaml(path, error) from error
     except (HydraException, OmegaConfBaseException) as error:
         raise _refusal(error, path, overrides, tree) from error
+    _check_elements(config, path, overrides)
+    return config
+
+
+def _check_elements(config: object, path: Path, overrides: Sequence[str]) -> None:
+    """OmegaConf takes an object for text where it stands in a list."""
+    for entry in walk(config):
+        error = wrong_element(entry, place=_place(entry.path, path, overrides)) if takes_list(entry) else None
+        if error is not None:
+            raise error
 
 
 def _register(tree: Tree) -> None:
@@ -85,8 +94,7 @@ def _thaw(node: DictConfig) -> None:
     node._set_flag("readonly", None)
     for key in node:
         child = node._get_node(key)
-        if isinstance(child, Container):
-            assert isinstance(child, DictConfig), key
+        if isinstance(child, DictConfig):
             _thaw(child)
 
 
@@ -98,6 +106,8 @@ def _check_override(text: str, folder: Path, tree: Tree) -> None:
         raise ConfigError(
             f"`{text}` adds, moves or removes a key, and the keys are fixed", place=place, remedy=f"write {key}=VALUE"
         )
+    if override.is_sweep_override() and key in tree.entries and takes_list(tree.entries[key]):
+        raise not_a_list(tree.entries[key], place=place)
     if override.is_sweep_override():
         raise ConfigError(
             f"`{key}` is given several values at once",
@@ -127,7 +137,9 @@ def _parse_override(text: str) -> Override:
         raise ConfigError(
             f"the value of `{key}` cannot be read",
             place=place,
-            remedy=f"quote it, for Hydra and for the shell: '{key}=\"{value}\"'",
+            remedy=f'quote every text in the list: \'{key}=["A","B"]\''
+            if value.startswith("[")
+            else f"quote it, for Hydra and for the shell: '{key}=\"{value}\"'",
         ) from error
 
 
@@ -148,12 +160,14 @@ def _refusal(error: Exception, path: Path, overrides: Sequence[str], tree: Tree)
             place=f"{path}: defaults",
             remedy="name a file that exists; groups are folders next to the config file",
         )
-    found = re.search(r"full_key: (\S+)", text)
+    found = re.search(r"full_key: ([^\s[]+)", text)
     key = found[1] if found else ""
     place = _place(key, path, overrides)
     entry = tree.entries.get(key)
     if entry is None:
         return ConfigError(problem, place=place, remedy=tree.suggestion(key))
+    if takes_list(entry):
+        return not_a_list(entry, place=place)
     given = re.search(r"alue '(.*?)'", problem)
     return ConfigError(f"`{key}`: {problem}", place=place, remedy=f"give {expected(entry, given[1] if given else '')}")
 

@@ -101,5 +101,12 @@ def check_ranges(config: object) -> None:
 
 
 def plain_values(config: object) -> dict[str, bool | int | float | str]:
-    """Every leaf by its path: numbers and words as they are, enums as their words."""
-    return {e.path: e.value if isinstance(e.value, bool | int | float) else str(e.value) for e in walk(config)}
+    """Every leaf by its path: numbers and words as they are, enums as their words, lists as they are written."""
+    return {e.path: e.value if isinstance(e.value, bool | int | float) else written(e.value) for e in walk(config)}
+
+
+def written(value: object) -> str:
+    """A value as one would write it in YAML: true, 0.5, words, [a, b]."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(written, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)

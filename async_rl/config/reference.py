@@ -6,7 +6,7 @@ Pure. Run as `python -m async_rl.config.reference`, it prints the page.
 from collections.abc import Iterator
 from enum import StrEnum
 
-from async_rl.config.option import Entry
+from async_rl.config.option import Entry, written
 from async_rl.config.tree import RUN, SFT, Tree
 
 HEADER = """# Options
@@ -30,6 +30,15 @@ wrong type, numbers out of range and options that contradict each other are refu
 `async-rl config` lists the options in the terminal.
 """
 
+_TYPES: dict[object, str] = {
+    int: "int",
+    float: "float",
+    bool: "bool",
+    str: "text",
+    list[str]: "list of text",
+    list[float]: "list of float",
+}
+
 
 def reference_page() -> str:
     """The whole page, as Markdown."""
@@ -37,22 +46,17 @@ def reference_page() -> str:
 
 
 def type_words(entry: Entry) -> str:
-    """The type of an option: int, float, bool, text, or its choices."""
+    """The type of an option: int, float, bool, text, a list of those, or its choices."""
     if isinstance(entry.type, type) and issubclass(entry.type, StrEnum):
         return " \\| ".join(f"`{choice}`" for choice in entry.type)
-    return {int: "int", float: "float", bool: "bool", str: "text"}[_plain(entry.type)]
+    return _TYPES[entry.type]
 
 
 def default_words(entry: Entry) -> str:
     """The default as one would write it in YAML."""
     if entry.value == "":
         return "empty"
-    return f"`{str(entry.value).lower() if isinstance(entry.value, bool) else entry.value}`"
-
-
-def _plain(kind: object) -> type:
-    assert isinstance(kind, type), kind
-    return kind
+    return f"`{written(entry.value)}`"
 
 
 def _tree(tree: Tree) -> Iterator[str]:

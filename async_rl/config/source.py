@@ -8,7 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from async_rl.config.tree import TREES, Tree, not_a_section
+from async_rl.config.option import Entry
+from async_rl.config.tree import TREES, Tree, not_a_list, not_a_section, takes_list
 from async_rl.errors import ConfigError
 
 
@@ -116,7 +117,10 @@ def _check_keys(path: Path, node: yaml.MappingNode, prefix: str, tree: Tree) -> 
     for key, value in node.value:
         option = f"{prefix}{key.value}"
         place = f"{path}:{key.start_mark.line + 1}"
-        if option in ("defaults", "hydra") or ("." not in key.value and option in tree.entries):
+        if option in ("defaults", "hydra"):
+            continue
+        if "." not in key.value and option in tree.entries:
+            _check_list(tree.entries[option], value, place)
             continue
         if "." in key.value:
             raise ConfigError(
@@ -128,6 +132,12 @@ def _check_keys(path: Path, node: yaml.MappingNode, prefix: str, tree: Tree) -> 
             _check_keys(path, value, f"{option}.", tree)
         elif not (isinstance(value, yaml.ScalarNode) and "${" in value.value):
             raise not_a_section(option, place=place)
+
+
+def _check_list(entry: Entry, value: yaml.Node, place: str) -> None:
+    is_reference = isinstance(value, yaml.ScalarNode) and "${" in value.value
+    if takes_list(entry) and not isinstance(value, yaml.SequenceNode) and not is_reference:
+        raise not_a_list(entry, place=place)
 
 
 def _nested(key: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from async_rl.config.option import Entry, walk
+from async_rl.config.option import Entry, walk, written
 from async_rl.config.schema import RunConfig, SftConfig
 from async_rl.errors import ConfigError
 
@@ -65,7 +65,47 @@ def not_a_section(option: str, *, place: str) -> ConfigError:
     )
 
 
-_KINDS: dict[object, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_KINDS: dict[object, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list[str]: "a list of text",
+    list[float]: "a list of numbers",
+}
+_ELEMENTS: dict[object, type] = {list[str]: str, list[float]: float}
+
+
+def takes_list(entry: Entry) -> bool:
+    """Whether the option is a list."""
+    return entry.type in _ELEMENTS
+
+
+def not_a_list(entry: Entry, *, place: str) -> ConfigError:
+    """Something else stands where a list should: how one is written."""
+    one, other = ("1", "0.5") if _ELEMENTS[entry.type] is float else ("A", "B")
+    return ConfigError(
+        f"`{entry.path}` takes {_KINDS[entry.type]}",
+        place=place,
+        remedy=f"write it in brackets: `{_last(entry.path)}: [{one}, {other}]` in YAML, and on the command line, in "
+        f"quotes for the shell, '{entry.path}=[{one},{other}]'",
+    )
+
+
+def wrong_element(entry: Entry, *, place: str) -> ConfigError | None:
+    """The refusal of the first element of a list that is not of its type; None where all are."""
+    kind = _ELEMENTS[entry.type]
+    wrong = next((element for element in entry.value if not isinstance(element, kind)), None)
+    if wrong is None:
+        return None
+    # `- a: 1` and `[a: 1]` are an object in YAML, where `a:1` is text.
+    is_pair = isinstance(wrong, dict) and len(wrong) == 1
+    said = ":".join(written(part) for pair in wrong.items() for part in pair) if is_pair else written(wrong)
+    return ConfigError(
+        f"`{entry.path}` takes {_KINDS[entry.type]}, and holds {wrong}",
+        place=place,
+        remedy=f'write {said} without a space, or in quotes: "{said}"' if is_pair else f'put it in quotes: "{said}"',
+    )
 
 
 def expected(entry: Entry, given: str = "") -> str:

@@ -4,6 +4,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from async_rl.config.option import written
 from async_rl.config.tree import Tree, expected
 
 
@@ -16,6 +17,5 @@ def options_page(tree: Tree, word: str) -> RenderableType:
     table.add_column("effect", ratio=1)
     for path, entry in tree.entries.items():
         if word.lower() in path or word.lower() in entry.help.text.lower():
-            default = str(entry.value).lower() if isinstance(entry.value, bool) else str(entry.value)
-            table.add_row(path, Text(default), Text(expected(entry)), Text(entry.help.text))
+            table.add_row(path, Text(written(entry.value)), Text(expected(entry)), Text(entry.help.text))
     return table if table.row_count else Text(f"No option of {tree.command} has {word!r} in its name or its effect.")

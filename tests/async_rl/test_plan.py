@@ -3,15 +3,22 @@ from dataclasses import replace
 import pytest
 
 from async_rl import plan
+from async_rl.config.objective import (
+    AdvantageConfig,
+    CorrectionConfig,
+    Estimator,
+    KLConfig,
+    Proximal,
+    RatioLevel,
+    Weighting,
+)
 from async_rl.config.schema import (
     CheckpointConfig,
-    CorrectionConfig,
     GenerationConfig,
     KvOnUpdate,
     OverBound,
     RunConfig,
     StalenessConfig,
-    Weighting,
     WeightsConfig,
 )
 
@@ -61,9 +68,52 @@ def test_what_happens_over_the_bound_in_words(over: OverBound, word: str) -> Non
     assert word in plan.over_bound(with_staleness(4, 1, over))
 
 
-def test_correction_updates_and_checkpoints_in_words() -> None:
-    assert plan.correction(RUN) == "Each token is weighted by π_prox/μ, at most 2."
-    assert "Off" in plan.correction(replace(RUN, correction=CorrectionConfig(weighting=Weighting.off)))
+CORRECTIONS = {
+    "The batch is scored with its first weights: π_prox. Each token is weighted by π_prox/μ, at most 2.": (
+        CorrectionConfig()
+    ),
+    "The batch is scored with its first weights: π_prox. Tokens are not weighted.": (
+        CorrectionConfig(weighting=Weighting.off)
+    ),
+    "μ stands for π_prox: no scoring pass. Each token is weighted by the product of π/μ over its sequence, held in "
+    "[0.5, 3].": (
+        CorrectionConfig(
+            proximal=Proximal.rollout, level=RatioLevel.sequence, weighting=Weighting.truncated, floor=0.5, cap=3.0
+        )
+    ),
+    "π_prox lies between μ and π, by staleness: no scoring pass. Each token is weighted by the geometric mean of "
+    "π_prox/μ over its sequence, and by 0 where that is outside of [0.5, 5].": (
+        CorrectionConfig(
+            proximal=Proximal.log_linear, level=RatioLevel.geometric, weighting=Weighting.masked, floor=0.5, cap=5.0
+        )
+    ),
+    "The batch is scored with its first weights: π_prox. Tokens are not weighted. Only what passes seq_mean_k3:0.01 "
+    "and token_k1:2 trains. A token whose ratio is below 0.0001 rejects its trajectory.": (
+        CorrectionConfig(weighting=Weighting.off, reject=["seq_mean_k3:0.01", "token_k1:2"], veto=1e-4)
+    ),
+    "The batch is scored with its first weights: π_prox. Each token is weighted by π_prox/μ, at most 4. Trajectories "
+    "scored in time have two ratios: engine mismatch, at most 2, and staleness, at most 2.": (
+        CorrectionConfig(cap=4.0, score_on_arrival=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("words", CORRECTIONS)
+def test_the_correction_in_words(words: str) -> None:
+    assert plan.correction(replace(RUN, correction=CORRECTIONS[words])) == words
+
+
+def test_the_objective_in_words() -> None:
+    assert plan.objective(RUN) == "grpo advantages in a ppo_clip loss."
+    with_critic = replace(RUN, advantage=AdvantageConfig(estimator=Estimator.vtrace), kl=KLConfig(coef=0.01))
+    assert plan.objective(with_critic) == (
+        "vtrace advantages in a ppo_clip loss; a critic learns their values; 0.01 times the KL to the reference (k3) "
+        "in the loss."
+    )
+    assert "a critic" in {p.name: p.work for p in plan.make_plan(with_critic, cores=[0, 1]).processes}["learner"]
+
+
+def test_updates_and_checkpoints_in_words() -> None:
     keep = replace(RUN, generation=GenerationConfig(kv_on_update=KvOnUpdate.keep))
     assert "keep their keys and values" in plan.weight_updates(keep)
     never = replace(RUN, checkpoint=CheckpointConfig(every=0))

@@ -47,6 +47,24 @@ def test_a_dumped_config_loads_to_an_equal_tree(tmp_path: Path) -> None:
     assert load_run_config(write(tmp_path, dump_config(config), "again.yaml")) == config
 
 
+def test_lists_are_written_in_brackets_and_dumped_so_that_they_load_again(tmp_path: Path) -> None:
+    in_lines = write(tmp_path, RUNNABLE + "correction:\n  reject:\n    - seq_mean_k3:0.01\n    - token_k1:0.5_2.0\n")
+    in_brackets = write(tmp_path, RUNNABLE + "correction: {reject: [seq_mean_k3:0.01, token_k1:0.5_2.0]}\n", "b.yaml")
+    override = load_run_config(
+        write(tmp_path, RUNNABLE, "c.yaml"), ["correction.reject=[seq_mean_k3:0.01,token_k1:0.5_2.0]"]
+    )
+    assert override.correction.reject == ["seq_mean_k3:0.01", "token_k1:0.5_2.0"]
+    assert load_run_config(in_lines) == load_run_config(in_brackets) == override
+    assert load_run_config(write(tmp_path, dump_config(override), "again.yaml")) == override
+    assert load_run_config(in_lines, ["correction.reject=[]"]).correction.reject == []
+
+
+def test_a_list_of_numbers_is_of_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path, RUNNABLE)
+    words = ["advantage.reward_components=[correct,short]", "advantage.reward_weights=[1,0.5]"]
+    assert load_run_config(path, words).advantage.reward_weights == [1.0, 0.5]
+
+
 def test_groups_lie_in_folders_next_to_the_file(tmp_path: Path) -> None:
     write(tmp_path, "path: small\n", "model/small.yaml")
     write(tmp_path, "path: large\n", "model/large.yaml")
@@ -89,11 +107,29 @@ FILES = {
     ),
     "a key of another section": (
         HEAD + "steps: 3\nlr: 1\n",
-        "there is no option `lr`\n  where:  PATH:3\n  remedy: did you mean `learner.optimizer.lr`?",
+        "there is no option `lr`\n  where:  PATH:3\n"
+        "  remedy: did you mean `critic.optimizer.lr` or `learner.optimizer.lr`?",
     ),
     "a key that resembles none": (
         HEAD + "zzz: 1\n",
         "there is no option `zzz`\n  where:  PATH:2\n  remedy: `async-rl config` lists the options",
+    ),
+    "text for a list": (
+        HEAD + "correction:\n  reject: seq_mean_k3:0.01\n",
+        "`correction.reject` takes a list of text\n  where:  PATH:3\n"
+        "  remedy: write it in brackets: `reject: [A, B]` in YAML, and on the command line, in quotes for the shell, "
+        "'correction.reject=[A,B]'",
+    ),
+    "an object in a list": (
+        HEAD + "correction:\n  reject: [seq_mean_k3: 0.01]\n",
+        "`correction.reject` takes a list of text, and holds {'seq_mean_k3': 0.01}\n  where:  PATH:3\n"
+        '  remedy: write seq_mean_k3:0.01 without a space, or in quotes: "seq_mean_k3:0.01"',
+    ),
+    "a word in a list of numbers": (
+        HEAD + "advantage:\n  reward_weights: [1, x]\n",
+        "`advantage.reward_weights` takes a list of numbers\n  where:  PATH:3\n"
+        "  remedy: write it in brackets: `reward_weights: [1, 0.5]` in YAML, and on the command line, in quotes for "
+        "the shell, 'advantage.reward_weights=[1,0.5]'",
     ),
     "a key with dots": (
         HEAD + "staleness.max: 1\n",
@@ -176,6 +212,10 @@ def test_a_key_that_is_given_twice_is_refused(tmp_path: Path) -> None:
     assert "found duplicate key steps" in str(refused(path))
 
 
+AS_A_LIST = (
+    "write it in brackets: `reject: [A, B]` in YAML, and on the command line, in quotes for the shell, "
+    "'correction.reject=[A,B]'"
+)
 OVERRIDES = {
     "stepz=3": ("there is no option `stepz`", "did you mean `steps`?"),
     "depth=3": ("there is no option `depth`", "did you mean `staleness.depth`?"),
@@ -198,6 +238,13 @@ OVERRIDES = {
     "staleness=3": (
         "`staleness` is a section, not a value",
         "set one of its options: `staleness.NAME=VALUE`, or in YAML a line below `staleness:`",
+    ),
+    "correction.reject=seq_mean_k3:0.01": ("`correction.reject` takes a list of text", AS_A_LIST),
+    "correction.reject=seq_mean_k3:0.01,token_k1:2": ("`correction.reject` takes a list of text", AS_A_LIST),
+    "correction.reject=null": ("`correction.reject` takes a list of text", AS_A_LIST),
+    "correction.reject=[a=b]": (
+        "the value of `correction.reject` cannot be read",
+        'quote every text in the list: \'correction.reject=["A","B"]\'',
     ),
     "data.train=a=b.jsonl": (
         "the value of `data.train` cannot be read",

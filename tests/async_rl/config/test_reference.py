@@ -15,4 +15,8 @@ def test_an_option_is_a_row_with_type_default_range_and_effect() -> None:
         "| `model.dtype` | `float32` \\| `bfloat16` | `float32` |  | Number format of the learner and of the engines. |"
         in rows
     )
+    assert (
+        "| `advantage.reward_components` | list of text | `[]` |  | `gdpo`: the names of the rewards that the reward "
+        "function returns. |"
+    ) in rows
     assert "### `learner.optimizer`" in rows

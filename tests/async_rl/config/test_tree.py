@@ -7,7 +7,7 @@ from async_rl.config.tree import RUN, SFT, expected
     ("given", "remedy"),
     [
         ("stalenes.max", "did you mean `staleness.max`?"),
-        ("generation.lr", "did you mean `learner.optimizer.lr`?"),
+        ("generation.lr", "did you mean `critic.optimizer.lr` or `learner.optimizer.lr`?"),
         ("learner.groups_per_stp", "did you mean `learner.groups_per_step`?"),
         ("num_threads", "did you mean `learner.num_threads`?"),
         ("lerner", "did you mean `learner`?"),
@@ -24,8 +24,10 @@ def test_what_an_option_takes_in_words() -> None:
     assert expected(RUN.entries["generation.top_p"]) == "a number > 0, ≤ 1"
     assert expected(RUN.entries["data.shuffle"]) == "true or false"
     assert expected(RUN.entries["name"]) == "text"
+    assert expected(RUN.entries["correction.reject"]) == "a list of text"
+    assert expected(RUN.entries["advantage.reward_weights"]) == "a list of numbers"
     assert expected(RUN.entries["correction.weighting"], "truncate") == (
-        "one of off, truncated (did you mean truncated?)"
+        "one of off, truncated, masked (did you mean truncated?)"
     )
 
 
