@@ -10,9 +10,6 @@ from typing import Protocol
 from async_rl.errors import AsyncRLError
 from async_rl.protocol import FinishReason, Sampling, VersionSpan, WeightManifest, spans_cover
 
-NO_VERSION = -1
-"""The active version of an engine that has the weights of its model folder and has not been updated yet."""
-
 
 class RequestRefused(AsyncRLError):
     """The engine does not take this request, and never will; others go on."""

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from async_rl.errors import WeightsError
-from async_rl.protocol import FinishReason, Sampling, WeightManifest
-from generators.engine import NO_VERSION, Sample, UpdateTiming, merge_spans
+from async_rl.protocol import NO_VERSION, FinishReason, Sampling, WeightManifest
+from generators.engine import Sample, UpdateTiming, merge_spans
 
 Lengths = Callable[[str], int]
 """From a request's id to how many tokens it will sample, before the limit."""

@@ -34,8 +34,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from async_rl.config.schema import GenerationConfig, KvOnUpdate, ModelConfig
 from async_rl.errors import WeightsError
-from async_rl.protocol import FinishReason, Sampling, VersionSpan, WeightManifest
-from generators.engine import NO_VERSION, RequestRefused, Sample, UpdateTiming
+from async_rl.protocol import NO_VERSION, FinishReason, Sampling, VersionSpan, WeightManifest
+from generators.engine import RequestRefused, Sample, UpdateTiming
 
 # A poll costs the engine about as much as a token; small versions are read within the first interval.
 _POLL_S = 0.01

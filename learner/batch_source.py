@@ -4,12 +4,15 @@ Owns the conversation with the controller. Knows no training: a test puts a list
 """
 
 import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from async_rl.channel.peer_socket import BlockingPeerSocket
 from async_rl.errors import ChannelError
 from async_rl.protocol import (
+    Arrival,
+    ArrivalRequest,
     Batch,
     BatchRequest,
     CheckpointKept,
@@ -17,20 +20,31 @@ from async_rl.protocol import (
     Commit,
     ControllerMessage,
     End,
+    PeerMessage,
     Published,
     Refused,
     StepMetrics,
+    TrajectoryGroup,
     WeightManifest,
 )
 
 logger = logging.getLogger(__name__)
 
+OnArrival = Callable[[TrajectoryGroup], None]
+"""Scores a group under the learner's version, which sampled all of it."""
+
 
 class BatchSource(Protocol):
     """What the learner's loop needs of the world."""
 
-    def next_batch(self, version: int) -> Batch | End:
-        """Waits for the batch that takes the learner from `version` to `version + 1`, or for the end."""
+    def next_batch(self, version: int, on_arrival: OnArrival | None = None) -> Batch | End:
+        """Waits for the batch that takes the learner from `version` to `version + 1`, or for the end.
+
+        Args:
+            version: the learner's.
+            on_arrival: called meanwhile with groups that `version` sampled and that may train in this batch or a later
+                one: never twice with the same, and not once the batch is there. None: the learner only waits.
+        """
         ...
 
     def commit(self, version: int, metrics: StepMetrics) -> None:
@@ -50,22 +64,35 @@ class ControllerBatchSource:
     """The `BatchSource` of a run.
 
     A message may be lost where a connection breaks, so what is waited for is asked for again, with the last commit
-    before it; the controller passes over what it has heard already.
+    before it; the controller passes over what it has heard already. Arrivals come one at a time, each for a number, so
+    that never more than one stands before the batch: an answer to an old number is passed over.
     """
 
     def __init__(self, socket: BlockingPeerSocket, *, ask_again_s: float = 10.0) -> None:
         self._socket = socket
         self._ask_again_s = ask_again_s
         self._last_commit: Commit | None = None
+        self._arrival_number = 0
 
-    def next_batch(self, version: int) -> Batch | End:
+    def next_batch(self, version: int, on_arrival: OnArrival | None = None) -> Batch | End:
         """See `BatchSource`."""
-        request = BatchRequest(version=version)
+        questions: list[PeerMessage] = [BatchRequest(version=version)]
+        if on_arrival is not None:
+            questions.append(ArrivalRequest(version=version, number=self._arrival_number))
+        self._put(questions)
         while True:
-            answer = self._ask(request)
-            # Anything else is an answer to a request that was answered twice.
-            if isinstance(answer, End) or (isinstance(answer, Batch) and answer.version == version):
-                return answer
+            # What fits no case answers a question that was put twice.
+            match self._answer(questions):
+                case End() as end:
+                    return end
+                case Batch() as batch if batch.version == version:
+                    return batch
+                case Arrival(number=number, group=group) if on_arrival is not None and number == self._arrival_number:
+                    assert group.is_of(version), (group.key, group.oldest_version, group.newest_version, version)
+                    self._arrival_number += 1
+                    on_arrival(group)
+                    questions[-1] = ArrivalRequest(version=version, number=self._arrival_number)
+                    self._socket.send(questions[-1])
 
     def commit(self, version: int, metrics: StepMetrics) -> None:
         """See `BatchSource`."""
@@ -79,11 +106,16 @@ class ControllerBatchSource:
     def complete_checkpoint(self, version: int, folder: Path) -> None:
         """See `BatchSource`."""
         written = CheckpointWritten(version=version, folder=str(folder))
-        while self._ask(written) != CheckpointKept(version=version):
+        self._put([written])
+        while self._answer([written]) != CheckpointKept(version=version):
             pass
 
-    def _ask(self, question: BatchRequest | CheckpointWritten) -> ControllerMessage:
-        self._socket.send(question)
+    def _put(self, questions: Sequence[PeerMessage]) -> None:
+        for question in questions:
+            self._socket.send(question)
+
+    def _answer(self, questions: Sequence[PeerMessage]) -> ControllerMessage:
+        """The next message; until it comes, the questions are put again and again."""
         while True:
             message = self._socket.receive(timeout_s=self._ask_again_s)
             if isinstance(message, Refused):
@@ -92,4 +124,4 @@ class ControllerBatchSource:
                 return message
             if self._last_commit is not None:
                 self._socket.send(self._last_commit)
-            self._socket.send(question)
+            self._put(questions)

@@ -124,7 +124,7 @@ class GeneratorDesk:
             if self.evaluation is not None:
                 self.evaluation.deliver(group)
         elif self._coordinator.accepts(group):
-            has_signal = not self._config.objective.filter_zero_signal or len(set(group.rewards)) > 1
+            has_signal = group.has_signal or not self._config.advantage.filter_zero_signal
             if has_signal:
                 self._journal.append(group)
             self._coordinator.deliver(group, has_signal=has_signal)

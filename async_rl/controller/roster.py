@@ -7,9 +7,7 @@ in as an argument. Knows no leases; who dies here loses them in the ledger.
 
 from dataclasses import dataclass, field
 
-from async_rl.protocol import GeneratorStats
-
-NO_VERSION = -1
+from async_rl.protocol import NO_VERSION, GeneratorStats
 
 
 @dataclass(kw_only=True)

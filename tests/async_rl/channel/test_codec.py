@@ -40,7 +40,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
 @st.composite
-def trajectories(draw: st.DrawFn) -> Trajectory:
+def trajectories(draw: st.DrawFn, *, num_components: int = 0) -> Trajectory:
     cuts = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
     ends = np.cumsum(cuts)
     versions = sorted(draw(st.lists(st.integers(0, 99), min_size=len(cuts), max_size=len(cuts))))
@@ -48,6 +48,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
     tokens = draw(st.lists(st.integers(0, 2**31 - 1), min_size=num_tokens, max_size=num_tokens))
     mask = draw(st.lists(st.booleans(), min_size=num_tokens, max_size=num_tokens))
     logprobs = draw(st.lists(st.floats(-50, 0, width=32), min_size=num_tokens, max_size=num_tokens))
+    rewards = draw(st.none() | st.lists(st.floats(-9, 9, width=32), min_size=num_tokens, max_size=num_tokens))
     return Trajectory.build(
         token_ids=tokens,
         rollout_logprobs=logprobs,
@@ -59,11 +60,14 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         reward=draw(finite),
         finish_reason=draw(st.sampled_from(FinishReason)),
         num_turns=draw(st.integers(1, 9)),
+        token_rewards=rewards,
+        reward_components=draw(st.lists(finite, min_size=num_components, max_size=num_components)),
     )
 
 
 @st.composite
 def groups(draw: st.DrawFn) -> TrajectoryGroup:
+    num_components = draw(st.integers(0, 2))
     return TrajectoryGroup(
         group_id=draw(numbers),
         attempt=draw(numbers),
@@ -71,7 +75,8 @@ def groups(draw: st.DrawFn) -> TrajectoryGroup:
         prompt_id=draw(numbers),
         task=draw(st.text(max_size=20)),
         prompt_token_ids=draw(st.lists(st.integers(0, 2**31 - 1), max_size=9)),
-        trajectories=draw(st.lists(trajectories(), min_size=1, max_size=3)),
+        trajectories=draw(st.lists(trajectories(num_components=num_components), min_size=1, max_size=3)),
+        baseline_reward=draw(st.none() | finite),
     )
 
 
@@ -167,6 +172,10 @@ SOUND = make_group(3, (1, 2)).trajectories[0]
         ("spans", [{"version": 1, "start": 0, "end": 2}, {"version": 1, "start": 1, "end": 2}]),
         ("reward", float("nan")),
         ("reward", float("inf")),
+        ("token_reward_bytes", SOUND.token_bytes[:-1]),
+        ("token_reward_bytes", SOUND.token_bytes[:-4]),
+        ("token_reward_bytes", np.array([0, np.nan], "<f4").tobytes()),
+        ("reward_components", [0.5, float("inf")]),
         ("finish_reason", "bored"),
         ("num_turns", "1"),
         ("unknown", 1),
@@ -179,10 +188,14 @@ def test_a_trajectory_that_contradicts_itself_is_no_message(field: str, value: o
         decode_peer_message(msgspec.msgpack.encode(frame))
 
 
-def test_a_group_without_a_token_is_no_message() -> None:
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [("trajectories", [], "a group without a token"), ("baseline_reward", float("nan"), "a baseline of nan")],
+)
+def test_a_group_that_contradicts_itself_is_no_message(field: str, value: object, problem: str) -> None:
     frame = msgspec.msgpack.decode(encode(Delivery(purpose=Purpose.TRAIN, group=make_group(3, (1, 2)))))
-    frame["group"]["trajectories"] = []
-    with pytest.raises(ChannelError, match="a group without a token"):
+    frame["group"][field] = value
+    with pytest.raises(ChannelError, match=problem):
         decode_peer_message(msgspec.msgpack.encode(frame))
 
 

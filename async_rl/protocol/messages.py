@@ -1,0 +1,208 @@
+"""Messages: the one struct in a frame, and who may say which.
+
+Owns the conversation's words. `SCHEMA_VERSION` is compared at hello: raise it whenever a struct here or below changes.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from async_rl.protocol.lease import Lease, Purpose
+from async_rl.protocol.report import GeneratorStats, StepMetrics
+from async_rl.protocol.trajectory import TrajectoryGroup
+from async_rl.protocol.weights import Activation, WeightManifest
+
+SCHEMA_VERSION = 2
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True, tag_field="kind"):
+    """Base of everything that is a frame of its own."""
+
+
+class Role(StrEnum):
+    """Who says hello."""
+
+    GENERATOR = "generator"
+    LEARNER = "learner"
+
+
+class Hello(Message, frozen=True, kw_only=True):
+    """A peer's first message, and again whenever the controller's epoch changes."""
+
+    schema_version: int
+    role: Role
+    name: str
+    """Stable over restarts: generator-0, learner-0."""
+    incarnation: str
+    """New with every start of the process."""
+    pid: int
+    host: str
+
+
+class Welcome(Message, frozen=True, kw_only=True):
+    """The controller takes a peer in."""
+
+    epoch: str
+    """New with every start of the controller: whoever sees another one sends again what is unacked."""
+
+
+class Refused(Message, frozen=True, kw_only=True):
+    """The controller does not take a peer, or a frame; the peer stops."""
+
+    reason: str
+
+
+class Credit(Message, frozen=True, kw_only=True):
+    """How many leases a generator can have been granted, counted from its last `Welcome`.
+
+    A total, like a window's right edge: a grant that crosses it on the way is already counted.
+    """
+
+    limit: int
+
+
+class Grant(Message, frozen=True, kw_only=True):
+    """Leases for a generator."""
+
+    leases: list[Lease]
+
+
+class Withdraw(Message, frozen=True, kw_only=True):
+    """These leases have ended: stop working on them, their delivery would be dropped."""
+
+    group_ids: list[int]
+    purpose: Purpose
+
+
+class Delivery(Message, frozen=True, kw_only=True):
+    """A finished group; kept by the sender until its `Ack`."""
+
+    purpose: Purpose
+    group: TrajectoryGroup
+
+
+class Ack(Message, frozen=True, kw_only=True):
+    """A delivery is durable (or was known already): the sender may forget it."""
+
+    purpose: Purpose
+    group_id: int
+    attempt: int
+
+
+class GroupFailed(Message, frozen=True, kw_only=True):
+    """A generator gives a lease back."""
+
+    purpose: Purpose
+    group_id: int
+    attempt: int
+    reason: str
+
+
+class RewardFailures(Message, frozen=True, kw_only=True):
+    """Calls of the reward function failed at a generator, which samples again; said now and then for each cause."""
+
+    cause: str
+    """What they have in common."""
+    reason: str
+    """Of the last of them."""
+    count: int
+    """Since the generator last said so of this cause."""
+
+
+class Heartbeat(Message, frozen=True, kw_only=True):
+    """A generator lives."""
+
+    stats: GeneratorStats
+
+
+class Published(Message, frozen=True, kw_only=True):
+    """Learner → controller → generators: a version can be read."""
+
+    manifest: WeightManifest
+
+
+class Activated(Message, frozen=True, kw_only=True):
+    """A generator samples with this version from now on."""
+
+    activation: Activation
+
+
+class BatchRequest(Message, frozen=True, kw_only=True):
+    """A learner rank wants the batch that takes the learner from `version` to `version + 1`."""
+
+    version: int
+
+
+class Batch(Message, frozen=True, kw_only=True):
+    """`groups_per_step` groups; every rank that asks for a version gets the same bytes."""
+
+    version: int
+    groups: list[TrajectoryGroup]
+
+
+class ArrivalRequest(Message, frozen=True, kw_only=True):
+    """A learner rank whose `BatchRequest` waits has time to score a group under its version.
+
+    Answered by at most one `Arrival`, with none once the batch has come. Said again with the same number, it asks for
+    the same one: its answer may have been lost.
+    """
+
+    version: int
+    number: int
+    """Rises with each arrival that the rank has taken in its life."""
+
+
+class Arrival(Message, frozen=True, kw_only=True):
+    """A delivered group whose every token the learner's version sampled; it stays where the ledger has it."""
+
+    number: int
+    """That of the request."""
+    group: TrajectoryGroup
+
+
+class Commit(Message, frozen=True, kw_only=True):
+    """The learner has finished the batch of `version - 1` and now is `version`."""
+
+    version: int
+    metrics: StepMetrics
+
+
+class CheckpointWritten(Message, frozen=True, kw_only=True):
+    """The learner's part of the checkpoint of `version` lies in `folder`; the controller adds its own and renames."""
+
+    version: int
+    folder: str
+
+
+class CheckpointKept(Message, frozen=True, kw_only=True):
+    """The checkpoint of `version` is complete."""
+
+    version: int
+
+
+class End(Message, frozen=True, kw_only=True):
+    """The run is over. `checkpoint`: the learner first writes one of the version it has."""
+
+    reason: str
+    checkpoint: bool
+
+
+GeneratorMessage = Hello | Credit | Delivery | GroupFailed | RewardFailures | Heartbeat | Activated
+LearnerMessage = Hello | BatchRequest | ArrivalRequest | Commit | Published | CheckpointWritten
+PeerMessage = (
+    Hello
+    | Credit
+    | Delivery
+    | GroupFailed
+    | RewardFailures
+    | Heartbeat
+    | Activated
+    | BatchRequest
+    | ArrivalRequest
+    | Commit
+    | Published
+    | CheckpointWritten
+)
+"""What the controller receives."""
+ControllerMessage = Welcome | Refused | Grant | Withdraw | Ack | Published | Batch | Arrival | CheckpointKept | End
+"""What the controller sends."""
