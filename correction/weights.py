@@ -4,53 +4,133 @@ The behaviour policy μ (the engine, at the version that sampled the token) is n
 start of the batch, π_prox. The weight of a token corrects for that; it multiplies the token's loss and
 carries no gradient. Must not know where log-probabilities come from.
 
-A weighting is a function in `WEIGHTINGS`; the config names it.
+A weighting is one of the dataclasses here, and `weigh` all there is to it.
 
-Legend: T tokens.
+Legend: N sequences, T tokens.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from correction.masked import zero_outside
-from correction.ratios import ratio
+
+SMALLEST_MEAN = 1e-8
+"""Weights with a smaller mean are not normalised: hardly any of them is left."""
 
 
 class TokenWeights(NamedTuple):
-    """What a weighting says of each token."""
+    """What a weighting says of each token, detached."""
 
     weights: Tensor
-    """[T] ≥ 0, 0 outside of the mask, detached."""
+    """[N, T] ≥ 0, 0 outside of the mask."""
     truncated: Tensor
-    """[T] bool: the weight is smaller than the ratio because a bound took hold."""
+    """[N, T] bool: a bound stands in the place of the ratio."""
+    masked: Tensor
+    """[N, T] bool: in the mask, and of weight 0 because its ratio is out of bounds."""
 
 
-Weighting = Callable[[Tensor, Tensor, float], TokenWeights]
-"""(log π_prox/μ [T] clamped, mask [T] bool, cap) → weights."""
+class Weighting(Protocol):
+    """From ratios to weights."""
+
+    @property
+    def marks(self) -> tuple[float, float]:
+        """Ratios below the first and above the second are counted as low and high in reports."""
+
+    def weigh(self, ratios: Tensor, mask: Tensor) -> TokenWeights:
+        """Weighs ratios π_prox/μ [N, T], finite, over the mask [N, T] bool."""
+
+    def with_cap(self, cap: float) -> Self:
+        """The same weighting with another cap."""
 
 
-def unweighted(log_ratios: Tensor, mask: Tensor, cap: float) -> TokenWeights:
-    """Every token counts as it is: right on-policy, biased off it."""
-    del cap
-    weights = torch.ones_like(log_ratios.detach())
-    return TokenWeights(zero_outside(weights, mask), torch.zeros_like(mask))
-
-
-def truncated(log_ratios: Tensor, mask: Tensor, cap: float) -> TokenWeights:
-    """min(π_prox/μ, cap) per token: bounded variance for a bias where the bound binds.
+@dataclass(frozen=True, kw_only=True)
+class Truncated:
+    """π_prox/μ within [floor, cap]: bounded variance for a bias where a bound binds.
 
     Truncated Importance Sampling (Ionides, 2008, https://doi.org/10.1198/106186008X320456); as the
     ρ̄ of IMPALA (https://arxiv.org/abs/1802.01561) for the mismatch of engine and learner.
     """
-    assert cap > 0, cap
-    ratios = ratio(log_ratios.detach())
-    return TokenWeights(zero_outside(ratios.clamp(max=cap), mask), (ratios > cap) & mask)
+
+    cap: float
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.floor <= self.cap and self.cap > 0, self
+
+    @property
+    def marks(self) -> tuple[float, float]:
+        """The bounds; without a floor, low is below 1/cap."""
+        return self.floor or 1 / self.cap, self.cap
+
+    def weigh(self, ratios: Tensor, mask: Tensor) -> TokenWeights:
+        """Cuts ratios [N, T] off at the bounds."""
+        ratios = ratios.detach()
+        truncated = ratios > self.cap
+        if self.floor > 0:
+            truncated |= ratios < self.floor
+        weights = zero_outside(ratios.clamp(self.floor, self.cap), mask)
+        return TokenWeights(weights, truncated.logical_and_(mask), torch.zeros_like(mask))
+
+    def with_cap(self, cap: float) -> Self:
+        """The same floor, unless the cap is below it."""
+        return replace(self, cap=cap, floor=min(self.floor, cap))
 
 
-WEIGHTINGS: dict[str, Weighting] = {
-    "off": unweighted,
-    "truncated": truncated,
-}
+@dataclass(frozen=True, kw_only=True)
+class Masked:
+    """π_prox/μ where it lies within [floor, cap], 0 elsewhere: what is too far off does not train.
+
+    IcePop, https://arxiv.org/abs/2510.18855. The mask, and so what losses divide by, stays as it is.
+    """
+
+    floor: float
+    cap: float
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.floor <= self.cap and self.cap > 0, self
+
+    @property
+    def marks(self) -> tuple[float, float]:
+        """The bounds."""
+        return self.floor, self.cap
+
+    def weigh(self, ratios: Tensor, mask: Tensor) -> TokenWeights:
+        """Drops ratios [N, T] out of bounds."""
+        ratios = ratios.detach()
+        inside = (ratios >= self.floor).logical_and_(ratios <= self.cap).logical_and_(mask)
+        return TokenWeights(zero_outside(ratios, inside), torch.zeros_like(mask), mask & ~inside)
+
+    def with_cap(self, cap: float) -> Self:
+        """The same floor, unless the cap is below it."""
+        return replace(self, cap=cap, floor=min(self.floor, cap))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unweighted:
+    """Every token counts as it is: right on-policy, biased off it."""
+
+    @property
+    def marks(self) -> tuple[float, float]:
+        """No ratio is low or high."""
+        return 0.0, math.inf
+
+    def weigh(self, ratios: Tensor, mask: Tensor) -> TokenWeights:
+        """1 in the mask, whatever the ratios [N, T] are."""
+        return TokenWeights(mask.to(ratios.dtype), torch.zeros_like(mask), torch.zeros_like(mask))
+
+    def with_cap(self, cap: float) -> Self:
+        """Itself."""
+        del cap
+        return self
+
+
+OFF = Unweighted()
+
+
+def normalizer(mean: float) -> float:
+    """What weights of this mean are divided by for a mean of 1; 1 where hardly any weight is left."""
+    return mean if mean > SMALLEST_MEAN else 1.0
