@@ -9,9 +9,9 @@ Legend: T tokens of a micro-batch, C of them in a chunk, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 
@@ -31,6 +31,20 @@ class TokenScores:
     exact_kl: torch.Tensor | None = None
     """[T] float32, nats: KL(π‖reference) of that distribution, the sum over the vocabulary and not an estimate;
     0 at each first token. None: no reference was given."""
+
+    def cpu(self) -> Self:
+        """The same on the CPU."""
+
+        def moved(column: torch.Tensor | None) -> torch.Tensor | None:
+            return None if column is None else column.cpu()
+
+        return replace(
+            self,
+            logprobs=self.logprobs.cpu(),
+            entropy=self.entropy.cpu(),
+            sum_pi_squared=moved(self.sum_pi_squared),
+            exact_kl=moved(self.exact_kl),
+        )
 
 
 LossFunction = Callable[[TokenScores, int], torch.Tensor]

@@ -1,32 +1,22 @@
-"""`TrainBackend` on Megatron-core: the same path on the CPU with gloo and on GPUs with NCCL.
+"""`TrainBackend` on Megatron-core: a network with a vocabulary above it.
 
-Owns a model and its optimizer, and runs Megatron's schedule over micro-batches. Knows nothing of
-trajectories, advantages or where weights go.
+Owns what is made of logits, and the weights' way to generators and files. Knows nothing of trajectories,
+advantages or where weights go.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
-from megatron.core import parallel_state
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-from megatron.core.models.gpt import GPTModel
-from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from async_rl.config.schema import ModelConfig, OptimizerConfig
-from async_rl.errors import ModelError
 from learner import model_folder
-from learner.backend import LossFunction, StepResult, TokenScores
-from learner.megatron import checkpoint, runtime
-from learner.megatron.model import build_model, forward, load_weights, named_weights
-from learner.megatron.optimizer import GuardedOptimizer
-from learner.megatron.scores import token_scores
-from learner.model_shape import read_shape
+from learner.backend import LossFunction, StepResult, TokenScores, TrainBackend
+from learner.megatron.head import Head, HiddenLogits
+from learner.megatron.model import named_weights
+from learner.megatron.network import Network
 from learner.packing import PackedSequences
-
-_ForwardStep = tuple[torch.Tensor, Callable[..., object]]
+from learner.token_scores import token_scores
 
 
 class MegatronBackend:
@@ -53,119 +43,83 @@ class MegatronBackend:
             seed: of the random states; the first backend of a process sets them.
             num_threads: on the CPU; likewise.
         """
-        self._folder = Path(model.path)
-        self._dtype = getattr(torch, model.dtype.value)
-        self._shape = read_shape(self._folder)
-        weights = dict(model_folder.read_weights(self._folder))
-        runtime.acquire(seed=seed, num_threads=num_threads)
-        self._model: GPTModel = build_model(self._shape, self._dtype)
-        try:
-            load_weights(self._model, self._shape, weights)
-        except ModelError:
-            runtime.release()
-            raise
-        self._optimizer: GuardedOptimizer | None = None
-        self._network: torch.nn.Module = self._model.requires_grad_(False)
-        if optimizer is not None:
-            self._network = self._distributed(self._model.requires_grad_(True))
-            self._optimizer = GuardedOptimizer(self._network, optimizer, num_steps=num_steps)
+        self._network = Network(
+            model, Head.VOCABULARY, optimizer, num_steps=num_steps, seed=seed, num_threads=num_threads
+        )
 
-    def score(self, sequences: PackedSequences, *, temperature: float) -> TokenScores:
-        """Log-probabilities and entropies [T] on the CPU, without gradient."""
+    def score(
+        self,
+        sequences: PackedSequences,
+        *,
+        temperature: float,
+        with_sum_pi_squared: bool = False,
+        reference: TrainBackend | None = None,
+    ) -> TokenScores:
+        """What the model says of each token [T], on the CPU, without gradient."""
+        theirs = None if reference is None else reference.lazy_logits(sequences)
 
-        def forward_step(micro_batches: Iterator[PackedSequences], network: torch.nn.Module) -> _ForwardStep:
-            batch = next(micro_batches)
-            return forward(network, batch), partial(scores_of, batch)
+        def read(logits: torch.Tensor) -> TokenScores:
+            return token_scores(
+                logits[0],
+                sequences,
+                temperature=temperature,
+                with_sum_pi_squared=with_sum_pi_squared,
+                reference=theirs,
+            )
 
-        def scores_of(batch: PackedSequences, logits: torch.Tensor, *, non_loss_data: bool) -> TokenScores:
-            assert non_loss_data
-            return token_scores(logits[0], batch, temperature=temperature)
+        return self._network.evaluate(sequences, read).cpu()
 
-        with torch.no_grad():
-            (scores,) = self._run([sequences], forward_step, forward_only=True)
-        assert isinstance(scores, TokenScores)
-        return TokenScores(logprobs=scores.logprobs.cpu(), entropy=scores.entropy.cpu())
-
-    def step(self, micro_batches: Sequence[PackedSequences], loss: LossFunction, *, temperature: float) -> StepResult:
+    def step(
+        self,
+        micro_batches: Sequence[PackedSequences],
+        loss: LossFunction,
+        *,
+        temperature: float,
+        reference: TrainBackend | None = None,
+    ) -> StepResult:
         """One optimizer step on the gradient of the sum of the micro-batch losses.
 
-        The scores that `loss` sees lie on the model's device.
+        The scores that `loss` sees lie on the model's device. With a reference its hidden states [T, H] of all
+        micro-batches are kept for the step: both models' pipelines would wait for each other if they ran at once.
         """
-        assert self._optimizer is not None and micro_batches
-        lr = self._optimizer.lr
-        total = self._accumulate(micro_batches, loss, temperature)
-        grad_norm, is_updated = self._optimizer.step(total)
-        return StepResult(loss=total, grad_norm=grad_norm, lr=lr, skipped=not is_updated)
+        theirs = None if reference is None else [reference.lazy_logits(batch) for batch in micro_batches]
 
-    def _accumulate(self, micro_batches: Sequence[PackedSequences], loss: LossFunction, temperature: float) -> float:
-        """Leaves the gradient in the model's buffers and returns the loss, the same on every rank."""
+        def loss_of(logits: torch.Tensor, index: int) -> torch.Tensor:
+            scores = token_scores(
+                logits[0],
+                micro_batches[index],
+                temperature=temperature,
+                reference=None if theirs is None else theirs[index],
+            )
+            return loss(scores, index)
 
-        def forward_step(batches: Iterator[tuple[int, PackedSequences]], network: torch.nn.Module) -> _ForwardStep:
-            index, batch = next(batches)
-            return forward(network, batch), partial(loss_of, index, batch)
+        return self._network.step(micro_batches, loss_of)
 
-        def loss_of(
-            index: int, batch: PackedSequences, logits: torch.Tensor
-        ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-            value = loss(token_scores(logits[0], batch, temperature=temperature), index)
-            assert value.ndim == 0, value.shape
-            # No token count: nobody divides by it (see the model's config).
-            return value, value.new_zeros((), dtype=torch.int), value.detach()
-
-        assert isinstance(self._network, DistributedDataParallel) and self._optimizer is not None
-        self._network.zero_grad_buffer()
-        self._optimizer.optimizer.zero_grad()
-        losses = self._run(list(enumerate(micro_batches)), forward_step, forward_only=False)
-        total = torch.stack([value for value in losses if isinstance(value, torch.Tensor)]).double().sum()
-        dist.all_reduce(total, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
-        return float(total)
+    def lazy_logits(self, sequences: PackedSequences) -> HiddenLogits:
+        """A forward pass without gradient that stops before the output layer; valid until the next `step` or `load`."""
+        return self._network.lazy_logits(sequences)
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Weights in Hugging Face names and layout, on the model's device; valid until the next `step` or `load`."""
-        return named_weights(self._model, self._shape, lambda parameter: parameter)
+        return named_weights(self._network.model, self._network.shape, lambda parameter: parameter)
 
     def named_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Gradients that the last `step` used, clipped, in Hugging Face names; valid until the next."""
-        assert self._optimizer is not None
-        return named_weights(self._model, self._shape, lambda parameter: parameter.main_grad)
+        return named_weights(self._network.model, self._network.shape, lambda parameter: parameter.main_grad)
 
     def save(self, folder: Path) -> None:
         """Writes a Megatron distributed checkpoint: weights, optimizer, schedule, random states."""
-        assert self._optimizer is not None
-        checkpoint.save(folder, self._model, self._optimizer)
+        self._network.save(folder)
 
     def load(self, folder: Path) -> None:
         """Takes back what `save` wrote; a `ModelError` where the folder is none, or of another model."""
-        assert self._optimizer is not None
-        checkpoint.load(folder, self._model, self._optimizer)
+        self._network.load(folder)
 
     def export(self, folder: Path) -> None:
         """Writes a Hugging Face folder; config and tokenizer are those of the folder that was loaded."""
-        model_folder.write_model(folder, source=self._folder, tensors=self.named_weights(), dtype=self._dtype)
+        network = self._network
+        model_folder.write_model(folder, source=network.folder, tensors=self.named_weights(), dtype=network.dtype)
 
     def close(self) -> None:
         """Gives up the process groups if no other backend uses them."""
-        runtime.release()
-
-    def _distributed(self, model: GPTModel) -> DistributedDataParallel:
-        return DistributedDataParallel(
-            config=model.config,
-            ddp_config=DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=True),
-            module=model,
-        )
-
-    def _run(
-        self, micro_batches: list[object], forward_step: Callable[..., _ForwardStep], *, forward_only: bool
-    ) -> list[object]:
-        """Megatron's schedule; on the last pipeline stage what the loss function returned for each micro-batch."""
-        results: list[object] = get_forward_backward_func()(
-            forward_step_func=forward_step,
-            data_iterator=iter(micro_batches),
-            model=self._network,
-            num_microbatches=len(micro_batches),
-            seq_length=1,
-            micro_batch_size=1,
-            forward_only=forward_only,
-            collect_non_loss_data=forward_only,
-        )
-        return results
+        self._network.close()

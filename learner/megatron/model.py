@@ -2,6 +2,8 @@
 
 Owns the translation of a shape to Megatron's config and layer spec, and the weights' way in and out.
 Knows nothing of files, optimizers or losses.
+
+Legend: T tokens of a micro-batch, V vocabulary, H hidden size.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,29 +23,33 @@ from megatron.core.transformer import ModuleSpec, TransformerConfig
 from async_rl.errors import ModelError
 from learner.megatron import names, runtime
 from learner.megatron.attention import Rectangles, SegmentAttention
+from learner.megatron.head import Head, ValueHead
 from learner.model_shape import ModelShape
 from learner.packing import PackedSequences
 
 
-def build_model(shape: ModelShape, dtype: torch.dtype) -> GPTModel:
+def build_model(shape: ModelShape, dtype: torch.dtype, head: Head = Head.VOCABULARY) -> GPTModel:
     """A model whose weights are not yet set: `load_weights` is to follow."""
     model = GPTModel(
         config=_transformer_config(shape, dtype),
         transformer_layer_spec=_layer_spec(shape),
         vocab_size=shape.vocab_size,
         max_sequence_length=shape.max_positions,
-        share_embeddings_and_output_weights=shape.tie_embeddings,
+        share_embeddings_and_output_weights=shape.tie_embeddings and head is Head.VOCABULARY,
         position_embedding_type="rope",
         rotary_base=shape.rope_theta,
     )
     # Megatron knows Llama 3's scaling with fixed constants only.
     model.rotary_pos_emb.inv_freq = torch.tensor(shape.rope_frequencies, device=runtime.device())
     # Local norms are made in float32 whatever the config says.
-    return model.to(device=runtime.device(), dtype=dtype)
+    model = model.to(device=runtime.device(), dtype=dtype)
+    if head is Head.VALUE:
+        model.output_layer = ValueHead(shape.hidden_size).to(runtime.device())
+    return model
 
 
 def forward(model: Callable[..., torch.Tensor], sequences: PackedSequences) -> torch.Tensor:
-    """Logits [1, T, V] of a micro-batch; on all but the last pipeline stage hidden states instead."""
+    """What the head makes of a micro-batch, [1, T, V or 1]; on all but the last pipeline stage hidden states."""
     device = runtime.device()
     return model(
         input_ids=sequences.token_ids.to(device)[None],
@@ -67,10 +73,19 @@ def _packing(sequences: PackedSequences) -> PackedSeqParams:
 
 
 @torch.no_grad()
-def load_weights(model: GPTModel, shape: ModelShape, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Sets every parameter from Hugging Face tensors; a `ModelError` where one is missing or of another shape."""
+def load_weights(
+    model: GPTModel, shape: ModelShape, tensors: Mapping[str, torch.Tensor], head: Head = Head.VOCABULARY
+) -> None:
+    """Sets every parameter from Hugging Face tensors, but a `ValueHead`, which stays 0.
+
+    A `ModelError` says that one is missing or of another shape.
+    """
     parameters = dict(model.named_parameters())
-    for weight in names.weights_of(shape, use_te=runtime.USE_TE):
+    weights_of = names.weights_of
+    if head is Head.VALUE:
+        weights_of = names.body_weights_of
+        del parameters["output_layer.weight"]
+    for weight in weights_of(shape, use_te=runtime.USE_TE):
         parameter = parameters.pop(weight.megatron)
         for name, part in names.split(weight, parameter, shape):
             _check_shape(name, tensors.get(name), part.shape)

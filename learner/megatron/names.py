@@ -35,7 +35,14 @@ class Weight:
 
 
 def weights_of(shape: ModelShape, *, use_te: bool) -> Iterator[Weight]:
-    """Every parameter of a model, in Hugging Face's order.
+    """Every parameter of a language model, in Hugging Face's order."""
+    yield from body_weights_of(shape, use_te=use_te)
+    if not shape.tie_embeddings:
+        yield Weight(megatron="output_layer.weight", hugging_face=("lm_head.weight",))
+
+
+def body_weights_of(shape: ModelShape, *, use_te: bool) -> Iterator[Weight]:
+    """What stands below the output layer.
 
     Transformer Engine's layers hold a norm inside of the projection that follows it.
     """
@@ -43,8 +50,6 @@ def weights_of(shape: ModelShape, *, use_te: bool) -> Iterator[Weight]:
     for layer in range(shape.num_layers):
         yield from _layer(shape, f"decoder.layers.{layer}", f"model.layers.{layer}", use_te)
     yield Weight(megatron="decoder.final_layernorm.weight", hugging_face=("model.norm.weight",))
-    if not shape.tie_embeddings:
-        yield Weight(megatron="output_layer.weight", hugging_face=("lm_head.weight",))
 
 
 def _layer(shape: ModelShape, ours: str, theirs: str, use_te: bool) -> Iterator[Weight]:

@@ -1,0 +1,50 @@
+"""`ValueBackend` on Megatron-core: a network with one number a token above it.
+
+Owns what is made of that number. Knows nothing of rewards, returns or losses.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from async_rl.config.schema import ModelConfig, OptimizerConfig
+from learner.backend import StepResult, ValueLoss
+from learner.megatron.head import Head
+from learner.megatron.network import Network
+from learner.packing import PackedSequences
+from learner.token_scores import to_next_tokens
+
+
+class MegatronCritic:
+    """A language model's body, trained to say what is still to come; its values are 0 before the first step."""
+
+    def __init__(
+        self, model: ModelConfig, optimizer: OptimizerConfig, *, num_steps: int, seed: int, num_threads: int
+    ) -> None:
+        """Loads the body from a Hugging Face folder of a language model; see `MegatronBackend`."""
+        self._network = Network(model, Head.VALUE, optimizer, num_steps=num_steps, seed=seed, num_threads=num_threads)
+
+    def values(self, sequences: PackedSequences) -> torch.Tensor:
+        """V of the state that each token was sampled in, [T] float32 on the CPU, without gradient."""
+        return self._network.evaluate(sequences, lambda output: to_next_tokens(output[0, :, 0], sequences)).cpu()
+
+    def step(self, micro_batches: Sequence[PackedSequences], loss: ValueLoss) -> StepResult:
+        """One optimizer step on the sum of the micro-batch losses; the values that `loss` sees lie on the device."""
+
+        def loss_of(output: torch.Tensor, index: int) -> torch.Tensor:
+            return loss(to_next_tokens(output[0, :, 0], micro_batches[index]), index)
+
+        return self._network.step(micro_batches, loss_of)
+
+    def save(self, folder: Path) -> None:
+        """Writes a Megatron distributed checkpoint: weights, optimizer, schedule, random states."""
+        self._network.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """Takes back what `save` wrote; a `ModelError` where the folder is none, or of another model."""
+        self._network.load(folder)
+
+    def close(self) -> None:
+        """Gives up the process groups if no other network uses them."""
+        self._network.close()
