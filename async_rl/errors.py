@@ -5,7 +5,7 @@
     │   ├── ConfigError              an option, an override or a YAML file
     │   ├── DataError                a data set, a task or a tokenizer
     │   ├── ModelError               a model folder or an unsupported architecture
-    │   ├── RewardError              a reward function that cannot be imported or called
+    │   ├── RewardError              a reward function that cannot be used, or what it returned
     │   └── ResourceError            a port, /dev/shm, a folder or a disk
     └── RunError (RuntimeError)      a run that could not go on; exit code 1
         ├── ChannelError             a peer that refused us, or that we refused
@@ -53,7 +53,7 @@ class ModelError(UserError):
 
 
 class RewardError(UserError):
-    """A reward function cannot be imported, or its signature cannot be called."""
+    """A reward function cannot be imported or called, always ends its process, or returned what is no reward."""
 
 
 class ResourceError(UserError):

@@ -76,14 +76,13 @@ class Evaluation:
 
     def _lease(self, group_id: int, holder: str, active_version: int, now_s: float, timeout_s: float) -> Lease:
         mode, prompt = self._assignment(group_id)
-        greedy = Sampling(max_tokens=self.sampling.max_tokens, temperature=0.0)
         return Lease(
             group_id=group_id,
             attempt=self.ledger.lease(group_id, holder, version=active_version, expires_s=now_s + timeout_s),
             purpose=Purpose.EVALUATE,
             prompt=prompt,
             group_size=1 if mode is Mode.GREEDY else self.samples_per_prompt,
-            sampling=greedy if mode is Mode.GREEDY else self.sampling,
+            sampling=self.sampling.greedy() if mode is Mode.GREEDY else self.sampling,
             timeout_s=timeout_s,
         )
 

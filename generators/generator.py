@@ -4,7 +4,7 @@
              ── Withdraw ────► cancels it
              ── Published ───► update task: the newest manifest only ── Activated
     credit task: sends how many more groups fit, whenever that number changes
-    heartbeat task: sends GeneratorStats every `channel.heartbeat_s`
+    heartbeat task: sends GeneratorStats and RewardFailures every `channel.heartbeat_s`, and so does every delivery
 
 Owns these tasks and their end. What an engine does it leaves to the engine, what a group does to the sampler; it knows
 no Ray, no sockets and no controller.
@@ -37,7 +37,7 @@ from async_rl.protocol import (
     Withdraw,
 )
 from generators.engine import Engine
-from generators.group import Decode, GroupSampler, GroupUnfinished, first_leaf
+from generators.group import GroupSampler, GroupUnfinished, first_leaf
 from generators.link import ControllerLink
 from generators.outbox import Outbox
 from generators.reward import RewardRunner
@@ -58,9 +58,8 @@ class Generator:
         engine: Engine,
         rewards: RewardRunner,
         link: ControllerLink,
-        decode: Decode,
         incarnation: str,
-        group_size: int,
+        requests_per_group: int,
         max_concurrent: int,
         max_retries: int,
         heartbeat_s: float,
@@ -69,13 +68,12 @@ class Generator:
         self._engine = engine
         self._rewards = rewards
         self._link = link
-        self._group_size = group_size
+        self._requests_per_group = requests_per_group
         self._heartbeat_s = heartbeat_s
         self._slots = Slots(max_concurrent, clock)
         self._sampler = GroupSampler(
             engine=engine,
             rewards=rewards,
-            decode=decode,
             slots=self._slots,
             incarnation=incarnation,
             max_retries=max_retries,
@@ -139,7 +137,7 @@ class Generator:
         """A (re)connected controller may have lost whatever was under way, and may be a new one."""
         for delivery in self._outbox:
             await self._link.send(delivery)
-        await self._link.send(Heartbeat(stats=self._stats()))
+        await self._report()
         self._received = 0
         self._sent_limit = None
         self._credit_changed.set()
@@ -149,7 +147,7 @@ class Generator:
         if key in self._groups:
             # A later attempt of the same group: nobody waits for the earlier one.
             self._groups[key].cancel()
-        reservation = Reservation(self._slots, lease.group_size, self._credit_changed.set)
+        reservation = Reservation(self._slots, lease.num_requests, self._credit_changed.set)
         task = tasks.create_task(self._work_on(lease, reservation), name=f"group-{lease.group_id}.{lease.attempt}")
         self._groups[key] = task
 
@@ -182,6 +180,8 @@ class Generator:
             return
         delivery = Delivery(purpose=lease.purpose, group=group)
         self._outbox.put(delivery)
+        # Before it, so that a run's counters hold what made its last batch.
+        await self._report()
         try:
             await self._link.send(delivery)
         except ChannelError as too_large:
@@ -197,7 +197,7 @@ class Generator:
         while True:
             await self._credit_changed.wait()
             self._credit_changed.clear()
-            limit = self._received + self._slots.credit(self._group_size)
+            limit = self._received + self._slots.credit(self._requests_per_group)
             if limit != self._sent_limit:
                 self._sent_limit = limit
                 await self._link.send(Credit(limit=limit))
@@ -205,7 +205,12 @@ class Generator:
     async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat_s)
-            await self._link.send(Heartbeat(stats=self._stats()))
+            await self._report()
+
+    async def _report(self) -> None:
+        for failures in self._rewards.take_failures():
+            await self._link.send(failures)
+        await self._link.send(Heartbeat(stats=self._stats()))
 
     async def _update_weights(self) -> None:
         """Takes the newest published version; those that were published while one was loading are skipped."""

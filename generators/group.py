@@ -1,24 +1,42 @@
 """Works on one lease: samples its responses all at once, rewards each as it ends, samples again where a reward failed.
 
-Owns a group from lease to trajectories. Knows no sockets, credits or weights.
+A greedy answer, where the lease asks for one, is a sample like the others that ends as the group's baseline. Owns a
+group from lease to trajectories. Knows no sockets, credits or weights.
 """
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from async_rl.errors import AsyncRLError
-from async_rl.protocol import Lease, Prompt, Sampling, Trajectory, TrajectoryGroup
+from async_rl.protocol import Lease, Sampling, Trajectory, TrajectoryGroup
+from async_rl.reward import Reward
 from generators.engine import Engine, RequestRefused, Sample
 from generators.reward import RewardFailed, RewardRunner
 from generators.slots import Reservation, Slots
 
-Decode = Callable[[Sequence[int]], str]
-"""Response token ids [R] → the text that the reward function reads, without special tokens."""
-
 
 class GroupUnfinished(AsyncRLError):
     """A group that this generator gives back, and why."""
+
+
+class RewardedSample(NamedTuple):
+    """One finished request and what it earned."""
+
+    sample: Sample
+    reward: Reward
+
+    def as_trajectory(self) -> Trajectory:
+        """What trains."""
+        return Trajectory.build(
+            token_ids=self.sample.token_ids,
+            rollout_logprobs=self.sample.logprobs,
+            spans=self.sample.spans,
+            finish_reason=self.sample.finish_reason,
+            reward=self.reward.total,
+            token_rewards=self.reward.per_token,
+            reward_components=list(self.reward.components.values()),
+        )
 
 
 class GroupSampler:
@@ -29,14 +47,12 @@ class GroupSampler:
         *,
         engine: Engine,
         rewards: RewardRunner,
-        decode: Decode,
         slots: Slots,
         incarnation: str,
         max_retries: int,
     ) -> None:
         self._engine = engine
         self._rewards = rewards
-        self._decode = decode
         self._slots = slots
         self._incarnation = incarnation
         self._max_retries = max_retries
@@ -48,16 +64,18 @@ class GroupSampler:
 
     async def sample(self, lease: Lease, reservation: Reservation) -> TrajectoryGroup:
         """The lease's trajectories. Raises `GroupUnfinished` if it cannot be done; the engine's own errors pass."""
-        tasks: list[asyncio.Task[Trajectory]] = []
+        settings = [lease.sampling] * lease.group_size + [lease.sampling.greedy()] * lease.greedy_baseline
+        tasks: list[asyncio.Task[RewardedSample]] = []
         try:
             async with asyncio.TaskGroup() as samples:
-                for index in range(lease.group_size):
+                for index, sampling in enumerate(settings):
                     name = f"sample-{lease.group_id}.{lease.attempt}.{index}"
-                    tasks.append(samples.create_task(self._sample_one(lease, index, reservation), name=name))
+                    tasks.append(samples.create_task(self._sample_one(lease, index, sampling, reservation), name=name))
         except BaseExceptionGroup as failures:
             # Siblings are cancelled by then. One reason is enough, and a failure of the engine outweighs the others.
             _, grave = failures.split(GroupUnfinished)
             raise first_leaf(grave or failures) from failures
+        results = [task.result() for task in tasks]
         return TrajectoryGroup(
             group_id=lease.group_id,
             attempt=lease.attempt,
@@ -65,17 +83,20 @@ class GroupSampler:
             prompt_id=lease.prompt.prompt_id,
             task=lease.prompt.task,
             prompt_token_ids=lease.prompt.token_ids,
-            trajectories=[task.result() for task in tasks],
+            trajectories=[result.as_trajectory() for result in results[: lease.group_size]],
+            baseline_reward=results[-1].reward.total if lease.greedy_baseline else None,
         )
 
-    async def _sample_one(self, lease: Lease, index: int, reservation: Reservation) -> Trajectory:
+    async def _sample_one(
+        self, lease: Lease, index: int, sampling: Sampling, reservation: Reservation
+    ) -> RewardedSample:
         for retry in itertools.count():
             # The serial keeps ids apart where the same attempt is granted again after a controller's restart.
             request_id = f"{lease.purpose}-{lease.group_id}.{lease.attempt}.{index}.{retry}-{next(self._serial)}"
-            sample = await self._generate(request_id, lease.prompt.token_ids, lease.sampling)
+            sample = await self._generate(request_id, lease.prompt.token_ids, sampling)
             reservation.release()
             try:
-                return await self._rewarded(sample, lease.prompt)
+                return RewardedSample(sample, await self._rewards.score(lease.prompt, sample.token_ids))
             except RewardFailed as failed:
                 if retry == self._max_retries:
                     raise GroupUnfinished(f"no reward after {retry + 1} samples: {failed}") from failed
@@ -91,21 +112,6 @@ class GroupSampler:
             raise GroupUnfinished(f"the engine refused the request: {refused}") from refused
         self.sampled_tokens += len(sample.token_ids)
         return sample
-
-    async def _rewarded(self, sample: Sample, prompt: Prompt) -> Trajectory:
-        reward = await self._rewards.score(
-            prompt=prompt.text,
-            response=self._decode(sample.token_ids),
-            answer=prompt.answer,
-            metadata=prompt.metadata,
-        )
-        return Trajectory.build(
-            token_ids=sample.token_ids,
-            rollout_logprobs=sample.logprobs,
-            spans=sample.spans,
-            reward=reward,
-            finish_reason=sample.finish_reason,
-        )
 
 
 def first_leaf(failures: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -15,6 +15,7 @@ from async_rl.config.schema import RunConfig
 from async_rl.protocol import SCHEMA_VERSION, Hello, Role
 from generators.generator import Generator
 from generators.reward import RewardRunner
+from generators.reward_reader import RewardReader
 from generators.scratch import scratch_folder
 from generators.vllm_environment import prepare_for_vllm
 
@@ -35,7 +36,7 @@ async def run_generator(
         from generators.vllm_engine import VllmEngine
 
         tokenizer = Tokenizer(Path(config.model.path))
-        rewards = RewardRunner(config.reward)
+        rewards = RewardRunner(config.reward, RewardReader.of(config.advantage), tokenizer.decode)
         cleanup.callback(rewards.close)
         engine = VllmEngine(config.model, config.generation, seed=_engine_seed(config.seed, incarnation))
         cleanup.push_async_callback(engine.close)
@@ -47,9 +48,8 @@ async def run_generator(
             engine=engine,
             rewards=rewards,
             link=link,
-            decode=tokenizer.decode,
             incarnation=incarnation,
-            group_size=config.generation.group_size,
+            requests_per_group=config.generation.group_size + config.advantage.takes_greedy_baseline,
             max_concurrent=config.generation.max_concurrent,
             max_retries=config.reward.max_retries,
             heartbeat_s=config.channel.heartbeat_s,

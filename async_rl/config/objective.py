@@ -136,6 +136,11 @@ class AdvantageConfig:
         False, "Groups whose rewards are all equal are filtered, and others generated in their place."
     )
 
+    @property
+    def takes_greedy_baseline(self) -> bool:
+        """Whether each prompt is also answered greedily, for the estimator's baseline."""
+        return self.estimator is Estimator.remax
+
 
 @dataclass(frozen=True)
 class LossConfig:

@@ -239,6 +239,7 @@ class GeneratorDesk:
                 group_size=self._config.generation.group_size,
                 sampling=self.sampling,
                 timeout_s=timeout_s,
+                greedy_baseline=self._config.advantage.takes_greedy_baseline,
             )
             for t in terms
         ]

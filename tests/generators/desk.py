@@ -27,6 +27,7 @@ from async_rl.protocol import (
 from generators.engine import Engine
 from generators.generator import Generator
 from generators.reward import RewardRunner
+from generators.reward_reader import RewardReader
 
 GROUP_SIZE = 2
 M = TypeVar("M", bound=Message)
@@ -119,18 +120,19 @@ async def generator(
     max_concurrent: int = 8,
     max_retries: int = 2,
     heartbeat_s: float = 60.0,
+    reader: RewardReader | None = None,
 ) -> AsyncIterator[tuple[Desk, asyncio.Task[None]]]:
     """A running generator that has been welcomed; it is told to end, and must, unless it has."""
     desk = Desk()
-    rewards = RewardRunner(RewardConfig(function=reward, timeout_s=0.2))
+    config = RewardConfig(function=reward, timeout_s=0.2)
+    rewards = RewardRunner(config, reader or RewardReader(), lambda token_ids: " ".join(map(str, token_ids)))
     await engine.start()
     life = Generator(
         engine=engine,
         rewards=rewards,
         link=desk,
-        decode=lambda token_ids: " ".join(map(str, token_ids)),
         incarnation="generator-0-a",
-        group_size=GROUP_SIZE,
+        requests_per_group=GROUP_SIZE,
         max_concurrent=max_concurrent,
         max_retries=max_retries,
         heartbeat_s=heartbeat_s,

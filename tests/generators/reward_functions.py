@@ -4,11 +4,12 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from async_rl.protocol import Scalar
+from async_rl.reward import Reward
 
 NOT_CALLABLE = 3
 
@@ -32,17 +33,28 @@ def misbehave(prompt: str, response: str, answer: str, metadata: Mapping[str, Sc
             raise StubbornError(1, 2)
         case "exit":
             sys.exit(3)
+        case "leave":
+            os._exit(3)
         case "die":
             os.kill(os.getpid(), 9)
         case "sleep":
             time.sleep(60)
-        case "pid":
-            return os.getpid()
         case "metadata":
             return metadata["level"]
-        case "numpy":
-            return np.float32(0.5)
-    return {"nan": float("nan"), "inf": float("inf"), "none": None, "text": "1.0", "true": True}.get(prompt, 1.0)
+    return RESULTS.get(prompt, 1.0)
+
+
+RESULTS: dict[str, object] = {
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "none": None,
+    "text": "1.0",
+    "true": True,
+    "numpy": np.float32(0.5),
+    "pid": os.getpid(),
+    "two tokens": [0.0, 1.0],
+    "rich": Reward(total=2.0, components={"a": 1.0}, per_token=[0.5]),
+}
 
 
 async def misbehave_async(prompt: str, response: str, answer: str, metadata: Mapping[str, Scalar]) -> object:
@@ -51,6 +63,26 @@ async def misbehave_async(prompt: str, response: str, answer: str, metadata: Map
     if prompt == "own timeout":
         raise TimeoutError("the judge did not answer")
     return misbehave(prompt, response, answer, metadata)
+
+
+def lethal(prompt: str, response: str, answer: str, metadata: Mapping[str, Scalar]) -> float:
+    if "die" in prompt:
+        os._exit(7)
+    return 1.0
+
+
+def by_token(
+    prompt: str, response: str, answer: str, metadata: Mapping[str, Scalar], tokens: Sequence[str]
+) -> list[float]:
+    """The length of each token."""
+    assert "".join(tokens) == response
+    return [float(len(token)) for token in tokens]
+
+
+async def by_token_async(
+    prompt: str, response: str, answer: str, metadata: Mapping[str, Scalar], *, tokens: Sequence[str]
+) -> list[float]:
+    return by_token(prompt, response, answer, metadata, tokens)
 
 
 class Judge:

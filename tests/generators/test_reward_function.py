@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from async_rl.errors import RewardError
-from generators.reward_function import is_async, load_reward_function, to_reward
+from generators.reward_function import is_async, load_reward_function, takes_tokens
 from tests.generators import reward_functions
 
 MODULE = reward_functions.__name__
@@ -62,12 +61,7 @@ def test_async_functions_and_objects_are_told_from_plain_ones() -> None:
     assert is_async(load_reward_function(f"{MODULE}:judge"))
 
 
-@pytest.mark.parametrize(("value", "reward"), [(1, 1.0), (True, 1.0), (0.25, 0.25), (np.float32(0.5), 0.5)])
-def test_numbers_are_rewards(value: object, reward: float) -> None:
-    assert to_reward(value) == reward
-
-
-@pytest.mark.parametrize("value", [None, "1.0", [1.0], 1j, float("nan"), float("-inf"), np.bool_(True)])
-def test_anything_else_is_none(value: object) -> None:
-    with pytest.raises(ValueError, match="the reward function returned"):
-        to_reward(value)
+def test_functions_that_ask_for_tokens_are_told_from_others() -> None:
+    assert takes_tokens(load_reward_function(f"{MODULE}:by_token"))
+    assert takes_tokens(load_reward_function(f"{MODULE}:by_token_async"))
+    assert not takes_tokens(load_reward_function(f"{MODULE}:exact"))

@@ -50,6 +50,7 @@ from async_rl.protocol import (
 from async_rl.staleness import StalenessGate
 from generators.generator import Generator
 from generators.reward import RewardRunner
+from generators.reward_reader import RewardReader
 from generators.scripted_engine import ScriptedEngine
 
 NUM_PROMPTS = 1000
@@ -250,11 +251,12 @@ class World:
         link = replace(self.peers.connect(Role.GENERATOR, name, incarnation), copies=copies)
         await Generator(
             engine=engine,
-            rewards=RewardRunner(self.config.reward),
+            rewards=RewardRunner(
+                self.config.reward, RewardReader.of(self.config.advantage), lambda ids: "x" * sum(ids)
+            ),
             link=link,
-            decode=lambda ids: "x" * sum(ids),
             incarnation=incarnation,
-            group_size=self.config.generation.group_size,
+            requests_per_group=self.config.generation.group_size + self.config.advantage.takes_greedy_baseline,
             max_concurrent=self.config.generation.max_concurrent,
             max_retries=0,
             heartbeat_s=0.05,
