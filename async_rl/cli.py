@@ -52,6 +52,8 @@ LAUNCH_HELP = """Train a policy as CONFIG says; KEY=VALUE overrides any option o
 
   [cyan]async-rl launch run.yaml staleness.max=0 staleness.depth=0[/cyan]   synchronous
 
+  [cyan]async-rl launch run.yaml correction=decoupled_token_is[/cyan]   a preset: [cyan]async-rl presets[/cyan]
+
 Ctrl-C finishes the step and writes a checkpoint; a second Ctrl-C stops at once.
 
 Everything that a run writes lies in runs/NAME (and runs/latest): config, logs, metrics, checkpoints, model,
@@ -85,6 +87,19 @@ CONFIG_HELP = """List the options whose name or effect contains WORD; without it
   [cyan]async-rl config staleness[/cyan]
 
   [cyan]async-rl config --sft[/cyan]
+"""
+
+PRESETS_HELP = """List the presets of the correction for off-policy data; with NAME, show what one sets.
+
+[bold]Examples[/bold]
+
+  [cyan]async-rl presets decoupled_token_is[/cyan]
+
+  [cyan]async-rl launch run.yaml correction=decoupled_token_is[/cyan]
+
+In a file: [cyan]defaults: \\[run_schema, correction: decoupled_token_is, _self_][/cyan]
+
+What a file sets itself wins over its preset, and an option on the command line over both.
 """
 
 app = typer.Typer(
@@ -261,3 +276,18 @@ def show_config(
     from async_rl.terminal.options_page import options_page
 
     out.print(options_page(SFT if for_sft else RUN, word))
+
+
+@app.command("presets", help=PRESETS_HELP)
+def show_presets(
+    name: Annotated[str | None, typer.Argument(help="A preset whose file is shown.")] = None,
+) -> None:
+    """Lists presets."""
+    from async_rl.config.presets import load_presets, preset_file
+    from async_rl.terminal.presets_page import presets_page
+
+    if name is None:
+        out.print(presets_page(load_presets()))
+    else:
+        # As text: neither wrapped nor coloured, so that it can be copied into a file.
+        out.print(preset_file(name).read_text(encoding="utf-8"), end="", highlight=False, markup=False, soft_wrap=True)

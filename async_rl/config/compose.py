@@ -4,27 +4,34 @@ Owns Hydra and OmegaConf, whose containers nobody else sees, and the translation
 Must not know what the options mean: their ranges stand in `schema`, their contradictions in `rules`.
 
 A config file begins with `defaults: [run_schema, _self_]` (`sft_schema` for `async-rl sft`), or with the
-name of a file beside it which does. It may lie anywhere; its groups are folders next to it.
+name of a file which does. It may lie anywhere; its groups are folders next to it, and those that come along.
 """
 
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
 import yaml
 from hydra import compose, initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from async_rl.config.option import check_ranges, walk
+from async_rl.config.groups import chosen_groups, group_files, is_group, not_in_group
+from async_rl.config.option import check_ranges, walk, written
+from async_rl.config.presets import read_preset
 from async_rl.config.rules import check_run
 from async_rl.config.schema import RunConfig, SftConfig
 from async_rl.config.sft_rules import check_sft
+from async_rl.config.shipped import shipped_folder
 from async_rl.config.source import broken_yaml, check_source, line_of, no_schema
 from async_rl.config.tree import RUN, SFT, Tree, expected, not_a_list, not_a_section, takes_list, wrong_element
 from async_rl.errors import ConfigError
@@ -57,12 +64,16 @@ def dump_config(config: RunConfig | SftConfig) -> str:
 
 def _load(path: Path, overrides: Sequence[str], tree: Tree) -> object:
     check_source(path, tree)
-    for text in overrides:
-        _check_override(text, path.parent, tree)
+    checked = [_check_override(text, path.parent, tree) for text in overrides]
     _register(tree)
+    Plugins.instance().register(ShippedConfigs)
+    chosen = chosen_groups(path)
+    choices = {o.key_or_group: o.value() for o in checked if is_group(o.key_or_group, path.parent, tree)}
+    added = {group: name for group, name in choices.items() if group not in chosen and not isinstance(name, dict)}
     try:
         with initialize_config_dir(str(path.parent), job_name="async_rl", version_base="1.3"):
-            composed = compose(path.stem, list(overrides))
+            primary = _with_choices(path, added) if added else path.stem
+            composed = compose(primary, [_for_hydra(o, choices) for o in checked if o.key_or_group not in added])
         if OmegaConf.get_type(composed) is not tree.kind:
             raise no_schema(path, tree)
         config = OmegaConf.to_object(composed)
@@ -71,7 +82,54 @@ def _load(path: Path, overrides: Sequence[str], tree: Tree) -> object:
     except (HydraException, OmegaConfBaseException) as error:
         raise _refusal(error, path, overrides, tree) from error
     _check_elements(config, path, overrides)
+    given = {o.key_or_group for o in checked}
+    for group, name in choices.items():
+        _check_effect(group, name, config, path, given)
     return config
+
+
+class ShippedConfigs(SearchPathPlugin):
+    """Lets every file choose from the groups that come along, and start from the files."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append(provider="async-rl", path=str(shipped_folder()))
+
+
+def _with_choices(path: Path, choices: Mapping[str, object]) -> str:
+    """The file with groups chosen before its own values, which win over them; returns its name for Hydra."""
+    node = OmegaConf.load(path)
+    assert isinstance(node, DictConfig), path
+    defaults = list(node["defaults"])
+    at = defaults.index("_self_")
+    node["defaults"] = [*defaults[:at], *({group: name} for group, name in choices.items()), *defaults[at:]]
+    ConfigStore.instance().store("async_rl_with_choices", node)
+    return "async_rl_with_choices"
+
+
+def _for_hydra(override: Override, choices: Container[str]) -> str:
+    """`group=null` takes a choice back, for which Hydra writes `~group`."""
+    assert override.input_line is not None
+    takes_back = override.key_or_group in choices and override.value() is None
+    return f"~{override.key_or_group}" if takes_back else override.input_line
+
+
+def _check_effect(group: str, name: object, config: object, path: Path, given: Container[str]) -> None:
+    """Refuses a choice that the file hides whole, as the resolved config of an earlier run does.
+
+    Args:
+        given: options that the command line sets one by one, which is no mistake.
+    """
+    file = group_files(group, path.parent).get(str(name))
+    settings = {} if file is None else read_preset(file).settings
+    values = {entry.path: entry.value for entry in walk(config)}
+    lost = [option for option, value in settings.items() if values.get(option, value) != value and option not in given]
+    if lost and all(line_of(path, option) for option in settings):
+        single = " ".join(shlex.quote(f"{option}={written(settings[option])}") for option in lost)
+        raise ConfigError(
+            f"`{group}={name}` changes nothing: {path.name} itself sets all that it sets, and wins over it",
+            place=f"{path}:{line_of(path, lost[0])}",
+            remedy=f"take those lines out of the file, or give the options one by one: {single}",
+        )
 
 
 def _check_elements(config: object, path: Path, overrides: Sequence[str]) -> None:
@@ -98,7 +156,7 @@ def _thaw(node: DictConfig) -> None:
             _thaw(child)
 
 
-def _check_override(text: str, folder: Path, tree: Tree) -> None:
+def _check_override(text: str, folder: Path, tree: Tree) -> Override:
     """Hydra takes `+a=1` and `~a` for keys that do not exist, and any key below `hydra`."""
     override = _parse_override(text)
     key, place = override.key_or_group, f"command line: {text}"
@@ -114,12 +172,16 @@ def _check_override(text: str, folder: Path, tree: Tree) -> None:
             place=place,
             remedy=f"give one; text that holds a comma is quoted: '{key}=\"a,b\"'",
         )
-    if key in tree.entries or (folder / key).is_dir():
-        return
-    if key not in tree.sections:
+    value = override.value()
+    if is_group(key, folder, tree) and not isinstance(value, dict):
+        for name in value if isinstance(value, list) else [value]:
+            if name is not None and str(name) not in group_files(key, folder):
+                raise not_in_group(key, str(name), folder, place=place)
+    elif key not in tree.entries and key not in tree.sections:
         raise tree.unknown(key, place=place)
-    if not isinstance(override.value(), dict):
+    elif key not in tree.entries and not isinstance(value, dict):
         raise not_a_section(key, place=place)
+    return override
 
 
 def _parse_override(text: str) -> Override:
@@ -147,14 +209,10 @@ def _refusal(error: Exception, path: Path, overrides: Sequence[str], tree: Tree)
     """What Hydra or OmegaConf said, in the form of a `ConfigError`."""
     text = _spoken(error)
     problem = next((line for line in text.splitlines() if line and not line.startswith("In '")), text)
-    if "No match in the defaults list" in text:
-        group = text.split("'")[1]
-        return ConfigError(
-            f"{path.name} takes no `{group}` from a folder",
-            place=f"command line: {group}",
-            remedy=f"add `{group}: FILE` to its `defaults`",
-        )
     if match := re.search(r"Could not find '(.+)'", text):
+        group, _, name = match[1].rpartition("/")
+        if group:
+            return not_in_group(group, name, path.parent, place=f"{path}: defaults")
         return ConfigError(
             f"there is no {match[1]}.yaml in {path.parent}",
             place=f"{path}: defaults",

@@ -28,6 +28,14 @@ staleness.max=0 staleness.depth=0`. They win over the file. Paths count from the
 groups (`defaults: [run_schema, model: small, _self_]`) are folders next to the config file. Unknown keys, values of the
 wrong type, numbers out of range and options that contradict each other are refused before anything starts.
 `async-rl config` lists the options in the terminal.
+
+A list stands in brackets: `reject: [seq_mean_k3:0.01, token_k1:0.5_2.0]` in YAML (no space after a colon in it), and
+on the command line, in quotes for the shell, `'correction.reject=[seq_mean_k3:0.01,token_k1:0.5_2.0]'`.
+
+Corrections have presets: `defaults: [run_schema, correction: decoupled_token_is, _self_]` in any file, or
+`correction=decoupled_token_is` on the command line, which takes the place of the file's choice. What the file sets
+itself wins over a preset, wherever that is chosen; a single option on the command line wins over both.
+`async-rl presets` lists them. A folder `correction` next to the config file adds others.
 """
 
 _TYPES: dict[object, str] = {

@@ -104,6 +104,12 @@ def _check_defaults(path: Path, root: yaml.MappingNode, tree: Tree) -> None:
                 place=f"{path}:{defaults.start_mark.line + 1}",
                 remedy=f"run `{other.command} {path}`, or give a config for `{tree.command}`",
             )
+    if "_self_" not in names:
+        raise ConfigError(
+            "`defaults` does not say where the file's own values stand",
+            place=f"{path}:{defaults.start_mark.line + 1}",
+            remedy=f"end it with `_self_`, so that they win: `defaults: [{', '.join(filter(None, names))}, _self_]`",
+        )
     if names[0] == "_self_" or tree.schema_name in names[1:]:
         raise ConfigError(
             "the schema does not come first in `defaults`, so its default values would replace the file's",

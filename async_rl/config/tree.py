@@ -112,6 +112,8 @@ def expected(entry: Entry, given: str = "") -> str:
     """What an option takes, in words: a whole number ≥ 1; one of wait, drop (did you mean drop?)."""
     kind = entry.type
     if isinstance(kind, type) and issubclass(kind, StrEnum):
+        if given == "False" and "off" in list(kind):
+            return f'one of {", ".join(kind)}, and in YAML "off" in quotes, since off alone is read as false'
         near = difflib.get_close_matches(given, list(kind), n=1)
         return f"one of {', '.join(kind)}" + (f" (did you mean {near[0]}?)" if near else "")
     return f"{_KINDS[kind]} {entry.help.range}".rstrip()

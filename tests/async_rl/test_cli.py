@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from async_rl.config.presets import load_presets, preset_file
+
+PRESETS = [preset.name for preset in load_presets()]
 HEAVY = ("torch", "vllm", "ray", "megatron", "transformers", "aim", "zmq")
 RUN = """defaults: [run_schema, _self_]
 model: {path: no/model}
@@ -82,6 +85,10 @@ def test_what_only_informs_loads_nothing_heavy(config: Path, words: list[str]) -
                 "where:  staleness.depth, staleness.max",
                 "remedy: set staleness.depth=4 or less, or staleness.max=5 or more",
             ],
+        ),
+        (
+            ["presets", "zzz"],
+            ["error:  there is no preset zzz", "where:  NAME", f"remedy: give one of {', '.join(PRESETS)}"],
         ),
         (
             ["launch", "nothing.yaml"],
@@ -192,8 +199,16 @@ def test_a_run_that_ended_early_says_how_to_go_on(config: Path, end: str) -> Non
     assert said in done.stderr.splitlines()
 
 
+def test_presets_are_listed_and_shown_as_they_stand_in_their_files(tmp_path: Path) -> None:
+    listed = async_rl("presets", cwd=tmp_path)
+    assert listed.returncode == 0
+    assert [line.split()[0] for line in listed.stdout.splitlines() if line[0] not in " p"] == PRESETS
+    shown = async_rl("presets", "vtrace", cwd=tmp_path).stdout
+    assert shown == preset_file("vtrace").read_text(encoding="utf-8")
+
+
 def test_help_teaches_by_examples(tmp_path: Path) -> None:
     done = async_rl("--help", cwd=tmp_path)
     assert "async-rl launch quickstart --dry-run" in done.stdout
-    for command in ("launch", "sft", "export", "dashboard", "config"):
+    for command in ("launch", "sft", "export", "dashboard", "config", "presets"):
         assert "async-rl" in async_rl(command, "--help", cwd=tmp_path).stdout

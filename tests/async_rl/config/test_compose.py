@@ -73,6 +73,10 @@ def test_groups_lie_in_folders_next_to_the_file(tmp_path: Path) -> None:
     assert load_run_config(path, ["model=large"]).model.path == "large"
 
 
+def test_a_file_may_start_from_one_that_comes_along(tmp_path: Path) -> None:
+    assert load_run_config(write(tmp_path, "defaults: [quickstart, _self_]\nsteps: 50\n")).steps == 50
+
+
 def test_a_file_may_start_from_another_file_beside_it(tmp_path: Path) -> None:
     write(tmp_path, RUNNABLE + "steps: 5\n", "base.yaml")
     path = write(tmp_path, "defaults: [base, _self_]\nseed: 3\n")
@@ -180,6 +184,11 @@ FILES = {
         "the schema does not come first in `defaults`, so its default values would replace the file's\n"
         "  where:  PATH:1\n  remedy: write `defaults: [run_schema, …, _self_]`",
     ),
+    "no place for the file's own values": (
+        "defaults: [run_schema]\nsteps: 3\n",
+        "`defaults` does not say where the file's own values stand\n  where:  PATH:1\n"
+        "  remedy: end it with `_self_`, so that they win: `defaults: [run_schema, _self_]`",
+    ),
     "broken YAML": (
         HEAD + "name: [a\nsteps: 3\n",
         "not valid YAML: expected ',' or ']', but got ':'\n  where:  PATH:3:6\n"
@@ -187,7 +196,8 @@ FILES = {
     ),
     "a file in defaults that is not there": (
         "defaults: [run_schema, model: tiny, _self_]\n",
-        "there is no model/tiny.yaml in FOLDER\n  where:  PATH: defaults\n"
+        "there is no model/tiny.yaml, neither in FOLDER nor among the configs that come along\n"
+        "  where:  PATH: defaults\n"
         "  remedy: name a file that exists; groups are folders next to the config file",
     ),
     "a reference to nothing": (
@@ -205,6 +215,18 @@ FILES = {
 def test_a_file_is_refused_with_value_place_and_remedy(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path, text)
     assert str(refused(path)) == message.replace("PATH", str(path)).replace("FOLDER", str(tmp_path))
+
+
+def test_a_file_that_starts_from_itself_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "defaults: [run, _self_]\n", "base.yaml")
+    error = refused(write(tmp_path, "defaults: [base, _self_]\n"))
+    assert (error.problem, error.place) == ("run.yaml starts from itself", f"{tmp_path / 'base.yaml'}: defaults")
+
+
+def test_off_without_quotes_is_explained(tmp_path: Path) -> None:
+    assert refused(write(tmp_path, RUNNABLE + "correction: {weighting: off}\n")).remedy == (
+        'give one of off, truncated, masked, and in YAML "off" in quotes, since off alone is read as false'
+    )
 
 
 def test_a_key_that_is_given_twice_is_refused(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@ import io
 
 from rich.console import Console, RenderableType
 
+from async_rl.config.presets import load_presets
 from async_rl.config.tree import RUN
 from async_rl.terminal.options_page import options_page
 from async_rl.terminal.panel import run_panel
+from async_rl.terminal.presets_page import presets_page
 from async_rl.terminal.summary_page import Places, summary_page
 from tests.async_rl.terminal.snapshots import starting
 from tests.async_rl.test_summary import whole_run
@@ -48,3 +50,10 @@ def test_options_are_found_by_name_and_by_effect() -> None:
     assert "staleness.depth" in text_of(options_page(RUN, "staleness"), 200)
     assert "learner.optimizer.beta1" in text_of(options_page(RUN, "adam"), 200)
     assert "No option of async-rl launch has 'zzz'" in text_of(options_page(RUN, "zzz"))
+
+
+def test_presets_are_listed_with_what_they_set_and_when_to_take_them() -> None:
+    text = text_of(presets_page(load_presets()), 300)
+    row = next(line for line in text.splitlines() if line.startswith("decoupled_token_is "))
+    assert "proximal=recompute, level=token, weighting=truncated, cap=2.0" in row
+    assert "the usual choice" in row
