@@ -73,7 +73,7 @@ class Desk:
 
     async def next(self, kind: type[M], *, after: int) -> M:
         """The message of a kind that follows `after` others of it."""
-        async with asyncio.timeout(5), self.said:
+        async with asyncio.timeout(10), self.said:
             await self.said.wait_for(lambda: len(self.of(kind)) > after)
         return self.of(kind)[after]
 
@@ -117,14 +117,16 @@ async def generator(
     engine: Engine,
     *,
     reward: str,
+    requests_per_group: int = GROUP_SIZE,
     max_concurrent: int = 8,
     max_retries: int = 2,
     heartbeat_s: float = 60.0,
+    timeout_s: float = 0.2,
     reader: RewardReader | None = None,
 ) -> AsyncIterator[tuple[Desk, asyncio.Task[None]]]:
     """A running generator that has been welcomed; it is told to end, and must, unless it has."""
     desk = Desk()
-    config = RewardConfig(function=reward, timeout_s=0.2)
+    config = RewardConfig(function=reward, timeout_s=timeout_s)
     rewards = RewardRunner(config, reader or RewardReader(), lambda token_ids: " ".join(map(str, token_ids)))
     await engine.start()
     life = Generator(
@@ -132,7 +134,7 @@ async def generator(
         rewards=rewards,
         link=desk,
         incarnation="generator-0-a",
-        requests_per_group=GROUP_SIZE,
+        requests_per_group=requests_per_group,
         max_concurrent=max_concurrent,
         max_retries=max_retries,
         heartbeat_s=heartbeat_s,

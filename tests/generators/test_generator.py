@@ -4,9 +4,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pytest
 
-from async_rl.errors import ChannelError
+from async_rl.errors import ChannelError, RewardError
 from async_rl.protocol import (
     Activated,
     Credit,
@@ -14,8 +15,10 @@ from async_rl.protocol import (
     FinishReason,
     GroupFailed,
     Heartbeat,
+    Prompt,
     Purpose,
     Refused,
+    RewardFailures,
     Sampling,
     Scalar,
     VersionSpan,
@@ -23,8 +26,11 @@ from async_rl.protocol import (
     Welcome,
     Withdraw,
 )
+from async_rl.reward import Reward
 from generators.engine import RequestRefused, Sample, UpdateTiming
+from generators.reward_reader import RewardReader
 from generators.scripted_engine import ScriptedEngine
+from tests.generators import reward_functions
 from tests.generators.desk import GROUP_SIZE, generator, make_published
 
 calls: Counter[str] = Counter()
@@ -51,6 +57,22 @@ async def reward(prompt: str, response: str, answer: str, metadata: Mapping[str,
 REWARD = f"{__name__}:reward"
 
 
+async def picky(prompt: str, response: str, answer: str, metadata: Mapping[str, Scalar]) -> float:
+    """The number of tokens; the first response of five fails."""
+    num_tokens = len(response.split())
+    calls[str(num_tokens)] += 1
+    if num_tokens == 5 and calls["5"] == 1:
+        raise ValueError("no verdict")
+    return float(num_tokens)
+
+
+async def rich(
+    prompt: str, response: str, answer: str, metadata: Mapping[str, Scalar], tokens: Sequence[str]
+) -> Reward:
+    """Everything at once."""
+    return Reward(total=9.0, components={"b": 0.5, "a": 0.25}, per_token=[float(token) for token in tokens])
+
+
 def index_of(request_id: str) -> int:
     """Which sample of its group a request is."""
     return int(request_id.split(".")[2])
@@ -74,6 +96,19 @@ async def test_a_group_is_delivered_with_what_the_engine_sampled() -> None:
     assert {t.finish_reason for t in group.trajectories} == {FinishReason.STOP}
 
 
+async def test_token_rewards_and_named_rewards_travel_with_their_trajectory() -> None:
+    reader = RewardReader(components=("a", "b"))
+    async with generator(ScriptedEngine(lengths=lambda _: 3), reward=f"{__name__}:rich", reader=reader) as (desk, _):
+        desk.grant(4)
+        group = (await desk.next(Delivery, after=0)).group
+    assert group.rewards == [9.0, 9.0]
+    assert [t.reward_components for t in group.trajectories] == [[0.25, 0.5]] * 2
+    for t in group.trajectories:
+        assert t.token_rewards is not None and t.token_rewards.dtype == np.float32
+        assert t.token_rewards.tolist() == t.token_ids.tolist()
+    assert group.baseline_reward is None
+
+
 async def test_a_response_at_the_limit_says_so() -> None:
     async with generator(ScriptedEngine(lengths=lambda _: 99), reward=REWARD) as (desk, _):
         desk.grant(1)
@@ -91,6 +126,50 @@ async def test_evaluation_leases_are_worked_on_with_their_own_size_and_sampling(
         Purpose.EVALUATE: [2],
         Purpose.TRAIN: [8, 8],
     }
+
+
+class GreedyEngine(ScriptedEngine):
+    """Remembers how each request was to be sampled; greedy answers have a length of their own."""
+
+    def __init__(self, *, greedy_length: int) -> None:
+        super().__init__(lengths=lambda request_id: greedy_length if index_of(request_id) == GROUP_SIZE else 3)
+        self.sampling: dict[str, Sampling] = {}
+
+    async def generate(self, request_id: str, prompt_token_ids: Sequence[int], sampling: Sampling) -> Sample:
+        self.sampling[request_id] = sampling
+        return await super().generate(request_id, prompt_token_ids, sampling)
+
+
+async def test_a_greedy_answer_is_sampled_beside_the_group_and_only_its_reward_travels() -> None:
+    engine = GreedyEngine(greedy_length=5)
+    async with generator(engine, reward=REWARD) as (desk, _):
+        desk.grant(1, greedy_baseline=True, sampling=Sampling(max_tokens=16, temperature=0.7, top_p=0.9, top_k=5))
+        group = (await desk.next(Delivery, after=0)).group
+        stats = (await desk.next(Heartbeat, after=1)).stats
+    assert (group.rewards, group.baseline_reward) == ([3.0, 3.0], 5.0)
+    assert stats.sampled_tokens == 3 + 3 + 5
+    settings = [engine.sampling[request_id] for request_id in sorted(engine.sampling, key=index_of)]
+    assert [s.temperature for s in settings] == [0.7, 0.7, 0.0]
+    assert settings[-1] == Sampling(max_tokens=16, temperature=0.0)
+
+
+async def test_a_greedy_answer_whose_reward_fails_is_sampled_again_and_the_others_are_not() -> None:
+    engine = GreedyEngine(greedy_length=5)
+    async with generator(engine, reward=f"{__name__}:picky") as (desk, _):
+        desk.grant(1, greedy_baseline=True)
+        group = (await desk.next(Delivery, after=0)).group
+    assert (group.rewards, group.baseline_reward) == ([3.0, 3.0], 5.0)
+    assert sorted(map(index_of, engine.started_requests)) == [0, 1, 2, 2]
+
+
+async def test_a_greedy_answer_takes_room_like_any_other() -> None:
+    engine = GatedEngine()
+    async with generator(engine, reward=REWARD, requests_per_group=GROUP_SIZE + 1, max_concurrent=8) as (desk, _):
+        assert (await desk.next(Credit, after=0)).limit == 2  # 8 slots hold 2 groups of 3
+        desk.grant(1, 2, greedy_baseline=True)
+        await desk.until(lambda: len(engine.gates) == 6)
+        engine.release(1, 2)
+        assert (await desk.next(Credit, after=1)).limit == 3, "of 8 slots, 3 are free"
 
 
 class GatedEngine(ScriptedEngine):
@@ -335,6 +414,37 @@ async def test_heartbeats_tell_idle_and_paused_time() -> None:
     assert busy.sampled_tokens == 16
     assert busy.elapsed_s - busy.idle_s >= 8 * 0.01
     assert busy.idle_s >= idle.idle_s
+
+
+async def test_every_delivery_is_preceded_by_counters_that_hold_its_tokens() -> None:
+    async with generator(ScriptedEngine(lengths=lambda _: 3), reward=REWARD, heartbeat_s=60.0) as (desk, _):
+        for n in range(3):
+            desk.grant(n + 1)
+            await desk.next(Delivery, after=n)
+    told = [m for m in desk.sent if isinstance(m, Heartbeat | Delivery)]
+    assert [type(m) for m in told] == [Heartbeat] + [Heartbeat, Delivery] * 3, "one after the welcome"
+    assert [m.stats.sampled_tokens for m in told if isinstance(m, Heartbeat)] == [0, 6, 12, 18]
+
+
+async def test_a_reward_that_fails_at_first_is_told_with_its_reason() -> None:
+    async with generator(ScriptedEngine(), reward=REWARD) as (desk, _):
+        desk.grant(7)
+        await desk.next(Delivery, after=0)
+    (failures,) = desk.of(RewardFailures)
+    assert (failures.cause.split(" (")[0], failures.count) == ("ValueError", 1)
+    assert "ValueError: cannot judge 7 (test_generator.py:" in failures.reason
+
+
+async def test_rewards_that_only_end_their_process_end_the_generator_as_the_users_mistake() -> None:
+    reward = f"{reward_functions.__file__}:lethal"
+    async with generator(ScriptedEngine(), reward=reward, max_retries=0, timeout_s=30.0) as (desk, task):
+        desk.grant(*range(4), prompt=Prompt(prompt_id=0, text="die", token_ids=[1], answer=""))
+        for n in range(4):
+            await desk.next(GroupFailed, after=n)
+        for number in range(4):
+            desk.grant(10 + number, prompt=Prompt(prompt_id=0, text=f"die {number}", token_ids=[1], answer=""))
+        with pytest.raises(RewardError, match="exit code 7"):
+            await asyncio.wait_for(task, 20)
 
 
 async def test_the_end_cancels_what_is_running() -> None:
