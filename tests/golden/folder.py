@@ -93,6 +93,10 @@ class Golden:
         self.asked.add(name)
         return self.options.get(name, default)
 
+    def ignore(self, *names: str) -> None:
+        """Inputs or options that change nothing of what our functions give."""
+        self.asked.update(names)
+
     def unasked(self) -> set[str]:
         """Inputs and options that nobody has asked for yet."""
         return {*self.inputs, *self.options} - self.asked
