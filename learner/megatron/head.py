@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 import torch
+from megatron.core.dist_checkpointing.mapping import ShardedStateDict
+from megatron.core.dist_checkpointing.utils import replace_prefix_for_sharding
 from megatron.core.models.gpt import GPTModel
+from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 
 
 class Head(Enum):
@@ -27,16 +30,25 @@ class Head(Enum):
 class ValueHead(torch.nn.Module):
     """In the place of Megatron's output layer: one number a token, float32 over a body of any format, 0 at first."""
 
-    def __init__(self, hidden_size: int) -> None:
+    def __init__(self, hidden_size: int, *, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1, hidden_size))
+        # In the body's format: Megatron's checkpoints mix up the optimizer states of a group with two formats.
+        self.weight = torch.nn.Parameter(torch.zeros(1, hidden_size, dtype=dtype, device=device))
 
     def forward(
         self, hidden: torch.Tensor, *, weight: torch.Tensor | None, runtime_gather_output: bool | None
     ) -> tuple[torch.Tensor, None]:
         """[T, 1, H] → [T, 1, 1] float32, and no bias."""
         assert weight is None and not runtime_gather_output
-        return torch.nn.functional.linear(hidden.float(), self.weight), None
+        return torch.nn.functional.linear(hidden.float(), self.weight.float()), None
+
+    def sharded_state_dict(
+        self, *, prefix: str, sharded_offsets: tuple[()], metadata: dict[str, object]
+    ) -> ShardedStateDict:
+        """Its own name in checkpoints: an output layer's rows would load as if they were a head."""
+        state = make_sharded_tensors_for_checkpoint(self.state_dict(keep_vars=True), prefix)
+        replace_prefix_for_sharding(state, prefix, "value_head.")
+        return state
 
 
 @contextmanager

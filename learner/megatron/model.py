@@ -42,9 +42,9 @@ def build_model(shape: ModelShape, dtype: torch.dtype, head: Head = Head.VOCABUL
     # Megatron knows Llama 3's scaling with fixed constants only.
     model.rotary_pos_emb.inv_freq = torch.tensor(shape.rope_frequencies, device=runtime.device())
     # Local norms are made in float32 whatever the config says.
-    model = model.to(device=runtime.device(), dtype=dtype)
+    model.to(device=runtime.device(), dtype=dtype)
     if head is Head.VALUE:
-        model.output_layer = ValueHead(shape.hidden_size).to(runtime.device())
+        model.output_layer = ValueHead(shape.hidden_size, dtype=dtype, device=runtime.device())
     return model
 
 
