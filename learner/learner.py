@@ -1,10 +1,10 @@
 """The learner: takes batches, makes versions, hands out weights, and never waits for a generator.
 
     source.next_batch(v) ──► TrainingBatch ──► updater.score ──► updater.update ──► version v + 1
-                                                                                      │
-      publisher.publish(v + 1) ◄── backend.named_weights, every `weights.publish_every` ◄┤  first: generators wait
-      source.commit(v + 1, metrics) ◄────────────────────────────────────────────────────┤  then the ledger
-      backend.save ──► source.complete_checkpoint, every `checkpoint.every` ◄────────────┘
+        │ meanwhile: updater.score_arrival                                            │
+      publisher.publish(v + 1) ◄── policy.named_weights, every `weights.publish_every` ◄┤  first: generators wait
+      source.commit(v + 1, metrics) ◄───────────────────────────────────────────────────┤  then the ledger
+      updater.save ──► source.complete_checkpoint, every `checkpoint.every` ◄───────────┘
 
 Owns this order and the times it takes. Knows no controller, no generator and no transport: they stand behind
 Protocols. What a step computes is the updater's business.
@@ -21,11 +21,12 @@ from async_rl.config.schema import OverBound, RunConfig
 from async_rl.errors import NonFiniteError
 from async_rl.protocol import Batch, End, StepMetrics
 from async_rl.weights.transport import WeightPublisher
-from learner.backend import TrainBackend
 from learner.batch import TrainingBatch
-from learner.batch_source import BatchSource
+from learner.batch_source import BatchSource, OnArrival
 from learner.metrics import step_metrics
-from learner.update import UpdateOutcome, Updater
+from learner.outcome import UpdateOutcome
+from learner.roles import Roles
+from learner.update import Updater
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +52,7 @@ class Learner:
         self,
         config: RunConfig,
         *,
-        backend: TrainBackend,
-        reference: TrainBackend | None,
+        roles: Roles,
         publisher: WeightPublisher,
         source: BatchSource,
         run_folder: Path,
@@ -62,25 +62,16 @@ class Learner:
         """
         Args:
             config: the run.
-            backend: the policy, at `version`.
-            reference: scores for the KL; None where `objective.kl_coef` is 0.
+            roles: the models, as the config asks for them.
             publisher: takes the weights.
             source: gives the batches.
             run_folder: gets `checkpoints` and at the end `model`.
-            version: batches that this policy has been trained on; above 0 after a resume.
+            version: batches that the policy has been trained on; above 0 where `load` follows.
             clock: seconds, monotonic.
         """
-        assert (reference is not None) == (config.objective.kl_coef > 0), config.objective.kl_coef
         self._config = config
-        self._backend = backend
-        self._updater = Updater(
-            backend,
-            reference,
-            learner=config.learner,
-            objective=config.objective,
-            correction=config.correction,
-            temperature=config.generation.temperature,
-        )
+        self._roles = roles
+        self._updater = Updater(roles, config)
         self._publisher = publisher
         self._source = source
         self._run_folder = run_folder
@@ -92,6 +83,10 @@ class Learner:
         self._started_s = clock()
         self._idle_s = 0.0
 
+    def load(self, checkpoint: Path) -> None:
+        """Goes on from a checkpoint of `version`."""
+        self._updater.load(checkpoint)
+
     def run(self) -> None:
         """Trains to the end, then exports the model.
 
@@ -101,7 +96,7 @@ class Learner:
         self._publish()
         while True:
             watch = Stopwatch(self._clock)
-            answer = self._source.next_batch(self._version)
+            answer = self._source.next_batch(self._version, self._on_arrival)
             wait_s = watch.lap()
             self._idle_s += wait_s
             if isinstance(answer, End):
@@ -110,7 +105,7 @@ class Learner:
         logger.info("the run is over: %s", answer.reason)
         if answer.checkpoint:
             self._checkpoint()
-        self._backend.export(self._run_folder / "model")
+        self._roles.policy.export(self._run_folder / "model")
 
     def _train(self, received: Batch, *, wait_s: float, watch: Stopwatch) -> None:
         """One batch, one version. Weights go out before anything is said about the step."""
@@ -124,7 +119,7 @@ class Learner:
         if self._version % self._config.weights.publish_every == 0 or self._version == self._config.steps:
             self._publish()
         publish_s = watch.lap()
-        metrics = step_metrics(batch, scores, outcome)
+        metrics = step_metrics(batch, scores, outcome, components=self._config.advantage.reward_components)
         times = {
             "learner/score_s": score_s,
             "learner/update_s": update_s,
@@ -135,6 +130,10 @@ class Learner:
         every = self._config.checkpoint.every
         if every and self._version % every == 0:
             self._checkpoint()
+
+    @property
+    def _on_arrival(self) -> OnArrival | None:
+        return self._updater.score_arrival if self._config.correction.score_on_arrival else None
 
     def _lay_out(self, received: Batch) -> TrainingBatch:
         staleness = self._config.staleness
@@ -158,13 +157,13 @@ class Learner:
         self._source.commit(self._version, msgspec.structs.replace(metrics, scalars=scalars))
 
     def _publish(self) -> None:
-        self._source.publish(self._publisher.publish(self._version, self._backend.named_weights()))
+        self._source.publish(self._publisher.publish(self._version, self._roles.policy.named_weights()))
 
     def _checkpoint(self) -> None:
         if self._saved_version == self._version:
             return
         folder = self._run_folder / "checkpoints" / f".writing-{self._version:08d}"
-        self._backend.save(folder / "learner")
+        self._updater.save(folder)
         self._source.complete_checkpoint(self._version, folder)
         self._saved_version = self._version
 
@@ -177,5 +176,5 @@ class Learner:
                 raise NonFiniteError(
                     f"{self._skipped_in_a_row} steps in a row had a loss or gradients that are not finite "
                     f"(learner.max_skipped={self._config.learner.max_skipped}), the last at version {self._version}: "
-                    "lower learner.optimizer.lr or staleness.depth, and resume from the last checkpoint"
+                    "lower learner.optimizer.lr or staleness.depth; a resume goes on from the newest checkpoint, if there is one"
                 )

@@ -1,6 +1,6 @@
 """What the learner says of a step: numbers and histograms by the names of docs/metrics.md.
 
-Owns the names and how each number is made of a batch, its scores and its steps. Pure.
+Owns the names, but for those of the correction, and how each number is made of a batch, its scores and its steps. Pure.
 """
 
 from collections import Counter
@@ -8,37 +8,63 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from async_rl.protocol import FinishReason, Float32Array, Histogram, Int32Array, StepMetrics
-from correction.diagnostics import diagnose_weights, policy_gap
-from correction.weights import TokenWeights
+from async_rl.protocol import FinishReason, StepMetrics
+from correction.masked import masked_mean
 from learner.batch import TrainingBatch
-from learner.update import BatchScores, UpdateOutcome
+from learner.correction_metrics import correction_histograms, correction_metrics
+from learner.histograms import count_integers
+from learner.outcome import BatchScores, UpdateOutcome
 
-IMPORTANCE_BINS = 40
 
+def step_metrics(
+    batch: TrainingBatch, scores: BatchScores, outcome: UpdateOutcome, *, components: Sequence[str] = ()
+) -> StepMetrics:
+    """Everything but times, which the loop measures.
 
-def step_metrics(batch: TrainingBatch, scores: BatchScores, outcome: UpdateOutcome) -> StepMetrics:
-    """Everything but times, which the loop measures."""
+    Args:
+        batch: what was trained on.
+        scores: what was known before the first step.
+        outcome: what the steps said.
+        components: names of the batch's component rewards.
+    """
+    assert outcome.corrected is not None
     scalars = {
-        **_rewards(batch),
+        **_rewards(batch, scores, components),
         **_responses(batch),
         **_staleness(batch),
-        **_correction(batch, scores),
+        **correction_metrics(outcome.corrected),
+        **_advantages(scores),
         **_losses(outcome),
         **_steps(outcome),
-        "learner/tokens": float(batch.num_trained_tokens),
+        **(_critic(scores, outcome) if outcome.critic_steps else {}),
+        "learner/tokens": float(scores.mask.sum()),
     }
-    return StepMetrics(scalars=scalars, histograms=_histograms(batch, scores))
+    histograms = {"staleness": count_integers(batch.trained_staleness), **correction_histograms(outcome.corrected)}
+    return StepMetrics(scalars=scalars, histograms=histograms)
 
 
-def _rewards(batch: TrainingBatch) -> dict[str, float]:
+def _rewards(batch: TrainingBatch, scores: BatchScores, components: Sequence[str]) -> dict[str, float]:
     rewards = np.array([s.reward for s in batch.sequences])
     by_task = {
         f"reward/task/{task}": float(np.mean([s.reward for s in batch.sequences if s.task == task]))
         for task in sorted({s.task for s in batch.sequences if s.task})
     }
-    return {"reward/mean": float(rewards.mean()), "reward/std": float(rewards.std()), **by_task}
+    by_component = {
+        f"reward/component/{name}": mean(column)
+        for name, column in zip(components, batch.component_rewards.T, strict=True)
+    }
+    overlong, baseline = scores.rewards.overlong, batch.baseline_rewards
+    return {
+        "reward/mean": float(rewards.mean()),
+        "reward/std": float(rewards.std()),
+        **by_task,
+        **by_component,
+        **({} if baseline is None else {"reward/greedy": mean(baseline)}),
+        "reward/overlong_penalty": mean(overlong),
+        "reward/overlong_share": mean(overlong > 0),
+    }
 
 
 def _responses(batch: TrainingBatch) -> dict[str, float]:
@@ -53,9 +79,9 @@ def _responses(batch: TrainingBatch) -> dict[str, float]:
 
 def _staleness(batch: TrainingBatch) -> dict[str, float]:
     staleness = batch.trained_staleness
-    crossed = [np.ptp(s.staleness[-s.response_length :]) > 0 for s in batch.sequences if s.response_length]
+    versions = [row[:n] for row, n in zip(batch.staleness, batch.response_lengths.tolist(), strict=True) if n]
     others = {
-        "staleness/mixed_share": float(np.mean(crossed)) if crossed else 0.0,
+        "staleness/mixed_share": float(np.mean([bool((v != v[0]).any()) for v in versions])) if versions else 0.0,
         "staleness/masked_tokens": float(batch.num_masked_tokens),
     }
     if not len(staleness):
@@ -68,24 +94,16 @@ def _staleness(batch: TrainingBatch) -> dict[str, float]:
     }
 
 
-def _correction(batch: TrainingBatch, scores: BatchScores) -> dict[str, float]:
-    mask = torch.from_numpy(np.concatenate([s.mask for s in batch.sequences]))
-    mu = torch.from_numpy(np.concatenate([s.rollout_logprobs for s in batch.sequences]))
-    weights = diagnose_weights(_joined(scores.weights), mask)
-    gap = policy_gap(mu, torch.cat(scores.proximal_logprobs), mask)
+def _advantages(scores: BatchScores) -> dict[str, float]:
+    advantages = scores.advantages.advantages[scores.mask]
+    is_moved = scores.advantages.advantages.ne(0).logical_and(scores.mask).any(1)
     return {
-        "importance/mean": weights.mean,
-        "importance/max": weights.max,
-        "importance/truncated_share": weights.truncated_share,
-        "importance/ess": weights.ess,
-        "mu_prox/max_abs": gap.max_abs,
-        "mu_prox/k1": gap.k1,
-        "mu_prox/k3": gap.k3,
+        "advantage/mean": mean(advantages),
+        "advantage/abs_mean": mean(advantages.abs()),
+        "advantage/max": float(advantages.max()) if len(advantages) else 0.0,
+        "advantage/min": float(advantages.min()) if len(advantages) else 0.0,
+        "advantage/zero_share": 1.0 - mean(is_moved),
     }
-
-
-def _joined(weights: Sequence[TokenWeights]) -> TokenWeights:
-    return TokenWeights(torch.cat([w.weights for w in weights]), torch.cat([w.truncated for w in weights]))
 
 
 def _losses(outcome: UpdateOutcome) -> dict[str, float]:
@@ -93,11 +111,13 @@ def _losses(outcome: UpdateOutcome) -> dict[str, float]:
     return {
         "ppo/ratio_mean": mean(tokens.ratios),
         "ppo/ratio_max": float(tokens.ratios.max()) if len(tokens.ratios) else 0.0,
+        "ppo/kl": -mean(tokens.ratios.log()),
         "ppo/clip_low_share": mean(tokens.clipped_low),
         "ppo/clip_high_share": mean(tokens.clipped_high),
         "ppo/clip_dual_share": mean(tokens.clipped_dual),
         "entropy": mean(tokens.entropy),
         "reference/kl": mean(tokens.reference_kl),
+        "reference/kl_coef": outcome.kl_coef,
     }
 
 
@@ -106,29 +126,32 @@ def _steps(outcome: UpdateOutcome) -> dict[str, float]:
         "loss": float(np.mean([s.loss for s in outcome.steps])),
         "grad_norm": float(np.mean([s.grad_norm for s in outcome.steps])),
         "lr": outcome.steps[-1].lr,
-        "skipped": float(sum(s.skipped for s in outcome.steps)),
+        "skipped": float(sum(s.skipped for s in (*outcome.steps, *outcome.critic_steps))),
     }
 
 
-def _histograms(batch: TrainingBatch, scores: BatchScores) -> dict[str, Histogram]:
-    weights = batch.over_mask(w.weights.numpy() for w in scores.weights)
-    return {"staleness": count_integers(batch.trained_staleness), "importance": count_bins(weights, IMPORTANCE_BINS)}
+def _critic(scores: BatchScores, outcome: UpdateOutcome) -> dict[str, float]:
+    values, returns = scores.models.values, scores.advantages.returns
+    assert values is not None and returns is not None
+    left = _variance(returns - values, scores.mask)
+    whole = _variance(returns, scores.mask)
+    steps = outcome.critic_steps
+    return {
+        "critic/loss": float(np.mean([s.loss for s in steps])),
+        "critic/grad_norm": float(np.mean([s.grad_norm for s in steps])),
+        "critic/lr": steps[-1].lr,
+        "critic/value_mean": float(masked_mean(values.double(), scores.mask)),
+        "critic/return_mean": float(masked_mean(returns.double(), scores.mask)),
+        "critic/clip_share": mean(outcome.valued_tokens.clipped),
+        "critic/explained_variance": 1.0 - left / whole if whole > 0 else 0.0,
+    }
+
+
+def _variance(values: Tensor, mask: Tensor) -> float:
+    values = values.double()
+    return float(masked_mean((values - masked_mean(values, mask)).square(), mask))
 
 
 def mean(values: torch.Tensor) -> float:
     """In float64; 0 of nothing."""
-    return float(values.double().mean()) if len(values) else 0.0
-
-
-def count_integers(values: Int32Array) -> Histogram:
-    """One bin an integer, from 0 to the largest: bin n is [n, n + 1)."""
-    assert values.min(initial=0) >= 0, values.min()
-    counts = np.bincount(values, minlength=1)
-    return Histogram(edges=[float(n) for n in range(len(counts) + 1)], counts=counts.tolist())
-
-
-def count_bins(values: Float32Array, bins: int) -> Histogram:
-    """Even bins from 0 to the largest value, at least 1; what is not finite is in none."""
-    finite = values[np.isfinite(values)]
-    counts, edges = np.histogram(finite, bins=bins, range=(0.0, max(float(finite.max(initial=0.0)), 1.0)))
-    return Histogram(edges=edges.tolist(), counts=counts.tolist())
+    return float(values.double().mean()) if values.numel() else 0.0

@@ -1,179 +1,226 @@
-"""One batch becomes one version: score → advantages → correction → loss → optimizer steps.
+"""One batch becomes one version: score → correction → advantages → loss → optimizer steps.
 
-    batch ─► score π_prox (and the reference) on the weights of the batch's start
-          ─► advantages of the trajectories, weights π_prox/μ of the tokens
-          ─► for each epoch, for each mini-batch: micro-batches ─► policy_loss ─► one optimizer step
+    batch ─► passes of the scoring plan (π_prox, reference, values) on the weights of the batch's start
+          ─► weights π_prox/μ of the tokens, and which tokens and trajectories are rejected
+          ─► rewards, with penalties, of what is left ─► advantages
+          ─► for each epoch, for each mini-batch: micro-batches ─► value loss ─► critic's step
+                                                                └► policy_loss ─► policy's step
 
-Owns this order, and that normalisers are of the whole mini-batch. Pure but for the backend: no clock, no sockets.
-With one epoch and one mini-batch π is π_prox, and the ratio 1, by construction: the path is the same.
+Owns this order, and that normalisers are of the whole mini-batch. Pure but for the models: no clock, no sockets.
+Where one step is all that a batch gets, π_prox is π: both come out of the step's own pass, and none goes before it.
 
-Legend: L tokens of a sequence, T tokens of a micro-batch.
+Legend: N trajectories, T response positions; S sequences of a micro-batch, T' positions of its longest response.
 """
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from async_rl.config.schema import CorrectionConfig, LearnerConfig, ObjectiveConfig
+from async_rl.config.objective import KLEstimator, KLPlacement
+from async_rl.config.schema import RunConfig
+from async_rl.protocol import Batch, TrajectoryGroup
 from correction.ratios import log_ratio
-from correction.weights import WEIGHTINGS, TokenWeights
-from learner.advantages import ADVANTAGES
-from learner.backend import StepResult, TokenScores, TrainBackend
+from learner.advantages.inputs import AdvantageInputs
+from learner.advantages.table import ADVANTAGES
+from learner.arrivals import Arrivals
 from learner.batch import MicroBatch, TrainingBatch, pack_micro_batches
-from learner.losses import AGGREGATIONS, PolicyLoss, PolicyTokens, policy_loss
+from learner.critic_step import CriticStep
+from learner.kl_controller import KL_CONTROLLERS
+from learner.losses.aggregation import AGGREGATIONS, BatchTotals
+from learner.losses.table import SURROGATES
+from learner.off_policy import OffPolicy
+from learner.outcome import BatchScores, UpdateOutcome
+from learner.policy_step import PolicyStep, mini_batch_scales
+from learner.rewards import shape_rewards
+from learner.roles import Roles
+from learner.scoring import Scorer, ScoringPlan
 
-
-@dataclass(frozen=True, kw_only=True)
-class BatchScores:
-    """What is known of a batch before its first optimizer step; one tensor [L] a sequence, or one for all [N]."""
-
-    proximal_logprobs: list[Tensor]
-    reference_logprobs: list[Tensor] | None
-    advantages: Tensor
-    """[N]"""
-    weights: list[TokenWeights]
-
-
-class TrainedTokens(NamedTuple):
-    """What the loss said of the tokens that train, on the CPU; [n] each."""
-
-    ratios: Tensor
-    """π/π_prox."""
-    clipped_low: Tensor
-    clipped_high: Tensor
-    clipped_dual: Tensor
-    entropy: Tensor
-    reference_kl: Tensor
-
-    @classmethod
-    def of(cls, mask: Tensor, loss: PolicyLoss) -> Self:
-        """Picks them by the mask [T] bool."""
-        said = loss.surrogate
-        columns = (
-            said.ratios, said.clipped_low, said.clipped_high, said.clipped_dual, loss.entropy, loss.reference_kl
-        )  # fmt: skip
-        return cls(*(column.cpu()[mask] for column in columns))
-
-
-@dataclass
-class UpdateOutcome:
-    """What the optimizer steps of a batch did and said."""
-
-    steps: list[StepResult] = field(default_factory=list)
-    losses: list[TrainedTokens] = field(default_factory=list)
-    """One a micro-batch, of all steps."""
-
-    @property
-    def trained_tokens(self) -> TrainedTokens:
-        """Of all micro-batches together."""
-        return TrainedTokens(*(torch.cat(column) for column in zip(*self.losses, strict=True)))
+KL_FILE = "kl.json"
+"""The coefficient of the KL, in a checkpoint."""
 
 
 class Updater:
     """Turns batches into versions."""
 
-    def __init__(
-        self,
-        backend: TrainBackend,
-        reference: TrainBackend | None,
-        *,
-        learner: LearnerConfig,
-        objective: ObjectiveConfig,
-        correction: CorrectionConfig,
-        temperature: float,
-    ) -> None:
-        self._backend = backend
-        self._reference = reference
-        self._learner = learner
-        self._objective = objective
-        self._correction = correction
-        self._temperature = temperature
+    def __init__(self, roles: Roles, config: RunConfig) -> None:
+        self._roles = roles
+        self._config = config
+        self._plan = ScoringPlan.of(config)
+        self._scorer = Scorer(roles=roles, temperature=config.generation.temperature)
+        self._off_policy = OffPolicy(config.correction)
+        self._arrivals = Arrivals()
+        self._kl = KL_CONTROLLERS[config.kl.controller](config.kl)
+        assert (roles.reference is not None) == (config.kl.coef > 0), config.kl.coef
+        assert (roles.critic is not None) == self._plan.values, config.advantage.estimator
+
+    def score_arrival(self, group: TrajectoryGroup) -> None:
+        """Scores a group that came before its batch, while the policy is the one that sampled it."""
+        version = group.newest_version
+        batch = TrainingBatch.build(Batch(version=version, groups=[group]), mask_above=None)
+        assert group.is_of(version), (group.key, group.oldest_version, version)
+        rows = self._scorer.logprobs(batch, self._pack(batch, range(len(batch.sequences))))
+        lengths = batch.response_lengths.tolist()
+        self._arrivals.put(group.key, version, [row[:n] for row, n in zip(rows, lengths, strict=True)])
 
     def score(self, batch: TrainingBatch) -> BatchScores:
         """Everything that is fixed before the first step."""
-        micro_batches = self._pack(batch, range(len(batch.sequences)))
-        proximal = self._score_all(self._backend, batch, micro_batches)
-        reference = self._score_all(self._reference, batch, micro_batches) if self._reference else None
-        advantages = ADVANTAGES[self._objective.advantage](
-            batch.rewards,
-            batch.groups,
-            batch.counted,
-            self._objective.normalize_by_std,
+        models = self._scorer.score(batch, self._plan, self._pack(batch, range(len(batch.sequences))))
+        behaviour = None
+        if self._config.correction.score_on_arrival:
+            behaviour = self._arrivals.take(batch)
+            self._arrivals.forget_before(batch.version - self._config.staleness.max)
+        corrected = None if models.logprobs is None else self._off_policy.correct(batch, models.logprobs, behaviour)
+        mask = batch.mask if corrected is None else corrected.mask
+        credited = _credited(batch, mask)
+        rewards = shape_rewards(batch, models, credited, self._config, kl_coef=self._kl.coef)
+        inputs = AdvantageInputs(
+            mask=credited,
+            token_rewards=rewards.token_rewards,
+            groups=batch.groups,
+            values=models.values,
+            baseline_rewards=batch.baseline_rewards,
+            component_rewards=batch.component_rewards,
+            proximal_logprobs=models.logprobs,
+            sum_pi_squared=models.sum_pi_squared,
+            weights=None if corrected is None else corrected.weights,
+            log_rhos=None if corrected is None else corrected.log_ratios,
         )
+        advantages = ADVANTAGES[self._config.advantage.estimator].function(inputs, self._config.advantage)
         return BatchScores(
-            proximal_logprobs=proximal,
-            reference_logprobs=reference,
-            advantages=advantages,
-            weights=self._weights(batch, proximal),
+            models=models, behaviour=behaviour, corrected=corrected, mask=mask, rewards=rewards, advantages=advantages
         )
-
-    def _weights(self, batch: TrainingBatch, proximal: Sequence[Tensor]) -> list[TokenWeights]:
-        weighting = WEIGHTINGS[self._correction.weighting]
-        weights = []
-        for sequence, logprobs in zip(batch.sequences, proximal, strict=True):
-            mask = torch.from_numpy(sequence.mask)
-            log_ratios = log_ratio(logprobs, torch.from_numpy(sequence.rollout_logprobs), mask)
-            weights.append(weighting(log_ratios, mask, self._correction.cap))
-        return weights
 
     def update(self, batch: TrainingBatch, scores: BatchScores) -> UpdateOutcome:
         """All optimizer steps of the batch."""
-        outcome = UpdateOutcome()
-        for _ in range(self._learner.epochs):
-            for indices in batch.mini_batches(self._learner.mini_batches):
-                self._step(batch, scores, indices, outcome)
+        outcome = UpdateOutcome(logprobs=torch.zeros(batch.shape), kl_coef=self._kl.coef)
+        for epoch in range(self._config.learner.epochs):
+            for indices in batch.mini_batches(self._config.learner.mini_batches):
+                micro_batches = self._pack(batch, indices)
+                self._step_critic(scores, indices, micro_batches, outcome)
+                self._step_policy(batch, scores, indices, micro_batches, outcome, is_first=epoch == 0)
+        outcome.corrected = scores.corrected or self._off_policy.correct(batch, outcome.logprobs)
+        if self._config.kl.coef > 0:
+            self._kl = self._kl.after(_observed_kl(scores, outcome), len(batch.sequences))
         return outcome
 
-    def _step(self, batch: TrainingBatch, scores: BatchScores, indices: Sequence[int], outcome: UpdateOutcome) -> None:
-        micro_batches = self._pack(batch, indices)
-        tokens = self._policy_tokens(batch, scores, micro_batches)
-        said: dict[int, PolicyLoss] = {}
+    def save(self, folder: Path) -> None:
+        """Writes what training goes on from: `learner/`, `critic/` and the KL's coefficient."""
+        self._roles.policy.save(folder / "learner")
+        if self._roles.critic is not None:
+            self._roles.critic.save(folder / "critic")
+        (folder / KL_FILE).write_text(json.dumps({"coef": self._kl.coef}), encoding="utf-8")
 
-        def loss(token_scores: TokenScores, index: int) -> Tensor:
-            own = tokens[index].to(token_scores.logprobs.device)
-            result = policy_loss(token_scores.logprobs, token_scores.entropy, own, self._objective)
-            said[index] = result.detach()
-            return result.loss
+    def load(self, folder: Path) -> None:
+        """Takes back what `save` wrote."""
+        self._roles.policy.load(folder / "learner")
+        if self._roles.critic is not None:
+            self._roles.critic.load(folder / "critic")
+        self._kl = self._kl.resumed(float(json.loads((folder / KL_FILE).read_text(encoding="utf-8"))["coef"]))
 
-        packed = [m.packed for m in micro_batches]
-        outcome.steps.append(self._backend.step(packed, loss, temperature=self._temperature))
-        outcome.losses += [TrainedTokens.of(tokens[i].mask, said[i]) for i in sorted(said)]
+    def _step_policy(
+        self,
+        batch: TrainingBatch,
+        scores: BatchScores,
+        indices: Sequence[int],
+        micro_batches: Sequence[MicroBatch],
+        outcome: UpdateOutcome,
+        *,
+        is_first: bool,
+    ) -> None:
+        kl, is_in_loss = self._config.kl, self._config.kl.placement is KLPlacement.loss
+        loss = PolicyStep(
+            batch=batch,
+            scores=scores,
+            micro_batches=micro_batches,
+            row_scales=mini_batch_scales(scores.mask, indices, self._config),
+            selected=self._selected(batch, scores, indices, micro_batches, outcome),
+            off_policy=self._off_policy,
+            config=self._config,
+            kl_coef=self._kl.coef if is_in_loss else 0.0,
+            outcome=outcome,
+            is_first=is_first,
+        )
+        step = self._roles.policy.step(
+            [m.packed for m in micro_batches],
+            loss,
+            temperature=self._config.generation.temperature,
+            reference=self._roles.reference if kl.estimator is KLEstimator.full else None,
+        )
+        outcome.steps.append(step)
+        loss.conclude()
 
-    def _policy_tokens(
-        self, batch: TrainingBatch, scores: BatchScores, micro_batches: Sequence[MicroBatch]
-    ) -> list[PolicyTokens]:
-        masks = [m.pack([s.mask for s in batch.sequences], torch.bool) for m in micro_batches]
-        owners = [
-            torch.repeat_interleave(torch.tensor(m.indices), torch.tensor(m.packed.lengths)) for m in micro_batches
-        ]
-        coefficients = AGGREGATIONS["token_mean"](torch.cat(masks), torch.cat(owners))
-        by_micro_batch = torch.split(coefficients, [len(mask) for mask in masks])
-        return [
-            PolicyTokens(
-                mask=mask,
-                coefficients=share,
-                advantages=scores.advantages[owner],
-                weights=m.pack([w.weights for w in scores.weights], torch.float32),
-                proximal_logprobs=m.pack(scores.proximal_logprobs, torch.float32),
-                reference_logprobs=(
-                    m.pack(scores.reference_logprobs, torch.float32) if scores.reference_logprobs else None
-                ),
-            )
-            for m, mask, owner, share in zip(micro_batches, masks, owners, by_micro_batch, strict=True)
-        ]
+    def _step_critic(
+        self,
+        scores: BatchScores,
+        indices: Sequence[int],
+        micro_batches: Sequence[MicroBatch],
+        outcome: UpdateOutcome,
+    ) -> None:
+        if self._roles.critic is None:
+            return
+        own = scores.mask[list(indices)]
+        scales = torch.zeros(len(scores.mask), dtype=torch.float64)
+        scales[list(indices)] = AGGREGATIONS["token_mean"](own, BatchTotals.of(own, 1.0))
+        loss = CriticStep(
+            scores=scores,
+            micro_batches=micro_batches,
+            row_scales=scales,
+            clip=self._config.critic.clip,
+            outcome=outcome,
+        )
+        outcome.critic_steps.append(self._roles.critic.step([m.packed for m in micro_batches], loss))
+        loss.conclude()
 
-    def _score_all(
-        self, backend: TrainBackend, batch: TrainingBatch, micro_batches: Sequence[MicroBatch]
-    ) -> list[Tensor]:
-        logprobs: list[Tensor] = [torch.empty(0)] * len(batch.sequences)
-        for m in micro_batches:
-            scored = backend.score(m.packed, temperature=self._temperature).logprobs
-            for index, values in zip(m.indices, m.packed.unpack(scored), strict=True):
-                logprobs[index] = values
-        return logprobs
+    def _selected(
+        self,
+        batch: TrainingBatch,
+        scores: BatchScores,
+        indices: Sequence[int],
+        micro_batches: Sequence[MicroBatch],
+        outcome: UpdateOutcome,
+    ) -> Tensor | None:
+        """What the surrogate chooses over the whole mini-batch; costs a pass, but for the first step of a batch."""
+        select = SURROGATES[self._config.loss.surrogate].select
+        if select is None:
+            return None
+        start, own = scores.models.logprobs, list(indices)
+        assert start is not None
+        logprobs = self._scorer.logprobs(batch, micro_batches) if outcome.steps else start
+        mask = scores.mask[own]
+        proximal = self._off_policy.proximal(start, batch.rollout_logprobs, batch.staleness, now=logprobs)
+        # Of this step alone, so that a resumed run chooses what the run before it chose.
+        seed = hash((self._config.seed, batch.version, len(outcome.steps)))
+        generator = torch.Generator().manual_seed(seed & (2**63 - 1))
+        selected = torch.zeros_like(scores.mask)
+        selected[own] = select(
+            logprobs[own],
+            scores.advantages.advantages[own],
+            mask,
+            log_ratio(logprobs[own], proximal[own], mask),
+            self._config.loss,
+            generator,
+        )
+        return selected
 
     def _pack(self, batch: TrainingBatch, indices: Sequence[int]) -> list[MicroBatch]:
-        return pack_micro_batches(batch, indices, self._learner.micro_batch_tokens)
+        return pack_micro_batches(batch, indices, self._config.learner.micro_batch_tokens)
+
+
+def _credited(batch: TrainingBatch, mask: Tensor) -> Tensor:
+    """[N, T] bool: tokens that advantages are of.
+
+    A token that is too old to train still belongs to its trajectory, whose reward counts among its siblings'; a
+    rejected one does not, and neither does a trajectory of which rejection left nothing.
+    """
+    is_gone = batch.mask.any(1) & ~mask.any(1)
+    return batch.sampled & ~(batch.mask & ~mask) & ~is_gone[:, None]
+
+
+def _observed_kl(scores: BatchScores, outcome: UpdateOutcome) -> float:
+    if scores.rewards.kl_mean is not None:
+        return scores.rewards.kl_mean
+    kl = outcome.trained_tokens.reference_kl
+    return float(kl.double().mean()) if len(kl) else 0.0

@@ -15,6 +15,7 @@ def make_trajectory(
     rollout_logprobs: Sequence[float] | None = None,
     loss_mask: Sequence[bool] | None = None,
     finish_reason: FinishReason = FinishReason.STOP,
+    components: Sequence[float] = (),
 ) -> Trajectory:
     """One trajectory; by default of version 0, with log μ = −1 everywhere."""
     spans = [VersionSpan(version=v, start=i, end=i + 1) for i, v in enumerate(versions or [0] * len(tokens))]
@@ -25,11 +26,16 @@ def make_trajectory(
         reward=reward,
         finish_reason=finish_reason,
         loss_mask=loss_mask,
+        reward_components=components,
     )
 
 
 def make_group(
-    group_id: int, prompt: Sequence[int], trajectories: Sequence[Trajectory], task: str = ""
+    group_id: int,
+    prompt: Sequence[int],
+    trajectories: Sequence[Trajectory],
+    task: str = "",
+    baseline_reward: float | None = None,
 ) -> TrajectoryGroup:
     """One group."""
     return TrajectoryGroup(
@@ -40,11 +46,20 @@ def make_group(
         task=task,
         prompt_token_ids=list(prompt),
         trajectories=list(trajectories),
+        baseline_reward=baseline_reward,
     )
 
 
 def random_batch(
-    *, num_groups: int, group_size: int, version: int = 0, seed: int = 0, vocabulary: int = 12, max_length: int = 9
+    *,
+    num_groups: int,
+    group_size: int,
+    version: int = 0,
+    seed: int = 0,
+    vocabulary: int = 12,
+    max_length: int = 9,
+    num_components: int = 0,
+    with_baseline: bool = False,
 ) -> Batch:
     """Prompts and responses of all lengths, rewards 0 or 1, log μ around −2, versions up to the batch's."""
     rng = np.random.default_rng(seed)
@@ -56,6 +71,7 @@ def random_batch(
             reward=float(rng.integers(0, 2)),
             rollout_logprobs=(-2 + 0.5 * rng.standard_normal(length)).tolist(),
             versions=sorted(rng.integers(max(0, version - 2), version + 1, length).tolist()),
+            components=rng.random(num_components).tolist(),
         )
 
     groups = [
@@ -64,6 +80,7 @@ def random_batch(
             rng.integers(0, vocabulary, int(rng.integers(1, 5))).tolist(),
             [trajectory() for _ in range(group_size)],
             task="even" if n % 2 == 0 else "odd",
+            baseline_reward=0.5 if with_baseline else None,
         )
         for n in range(num_groups)
     ]

@@ -1,5 +1,6 @@
 """Groups to sequences: every per-token array lines up with its tokens, and masks mean what they say."""
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -18,36 +19,48 @@ def two_groups() -> Batch:
     return Batch(version=4, groups=[make_group(7, [1, 2], [first, second], "a"), make_group(9, [4], [third], "b")])
 
 
-def test_a_sequence_is_its_prompt_and_its_response_with_everything_at_its_token() -> None:
-    sequence = TrainingBatch.build(two_groups(), mask_above=None).sequences[0]
-    assert sequence.token_ids.tolist() == [1, 2, 5, 6, 7]
-    assert sequence.mask.tolist() == [False, False, True, True, True]
-    assert sequence.rollout_logprobs.tolist() == pytest.approx([0, 0, -0.1, -0.2, -0.3])
-    assert sequence.staleness.tolist() == [0, 0, 3, 3, 1]
-    assert (sequence.group, sequence.reward, sequence.task, sequence.response_length) == (0, 1.0, "a", 3)
+def test_rows_hold_what_is_known_of_each_response_token() -> None:
+    batch = TrainingBatch.build(two_groups(), mask_above=None)
+    assert batch.sequences[0].token_ids.tolist() == [1, 2, 5, 6, 7]
+    assert batch.mask.tolist() == [[True, True, True], [True, False, False], [True, False, False]]
+    assert batch.rollout_logprobs[0].tolist() == pytest.approx([-0.1, -0.2, -0.3])
+    assert batch.staleness.tolist() == [[3, 3, 1], [0, 0, 0], [4, 0, 0]]
+    assert batch.token_rewards.tolist() == [[0, 0, 1], [0, 0, 0], [0.5, 0, 0]]
+    first = batch.sequences[0]
+    assert (first.group, first.reward, first.task, first.response_length) == (0, 1.0, "a", 3)
+    assert batch.groups.tolist() == [0, 0, 1]
 
 
 def test_tokens_of_an_environment_do_not_train() -> None:
     batch = TrainingBatch.build(two_groups(), mask_above=None)
-    assert batch.sequences[1].mask.tolist() == [False, False, True, False]
+    assert batch.sampled[1].tolist() == [True, False, False]
     assert batch.num_trained_tokens == 5
     assert batch.trained_staleness.tolist() == [3, 3, 1, 0, 4]
 
 
-def test_masking_by_staleness_keeps_the_reward_in_the_baseline() -> None:
+def test_masking_by_staleness_leaves_what_was_sampled() -> None:
     batch = TrainingBatch.build(two_groups(), mask_above=2)
-    assert [s.mask.tolist()[-s.response_length :] for s in batch.sequences] == [
-        [False, False, True],
-        [True, False],
-        [False],
-    ]
-    assert batch.counted.tolist() == [True, True, True]
+    assert batch.mask.tolist() == [[False, False, True], [True, False, False], [False, False, False]]
+    assert batch.sampled.sum() == 5 and batch.num_masked_tokens == 3
     assert batch.trained_staleness.max() <= 2
 
 
-def test_a_trajectory_without_tokens_of_its_own_is_not_counted() -> None:
-    group = make_group(0, [1], [make_trajectory([2, 3], loss_mask=[False, False]), make_trajectory([2])])
-    assert TrainingBatch.build(Batch(version=0, groups=[group]), mask_above=None).counted.tolist() == [False, True]
+def test_rewards_by_token_by_name_and_of_the_greedy_answer_come_along() -> None:
+    trajectories = [make_trajectory([2, 3], components=[1.0, 0.5]), make_trajectory([2], components=[0.0, 0.25])]
+    with_tokens = msgspec.structs.replace(
+        trajectories[0], token_reward_bytes=memoryview(np.array([0.25, -1.0], "<f4").tobytes())
+    )
+    group = make_group(0, [1], [with_tokens, trajectories[1]], baseline_reward=0.75)
+    batch = TrainingBatch.build(Batch(version=0, groups=[group]), mask_above=None)
+    assert batch.token_rewards.tolist() == [[0.25, -1.0], [0.0, 0.0]]
+    assert batch.component_rewards.tolist() == [[1.0, 0.5], [0.0, 0.25]]
+    assert batch.baseline_rewards is not None and batch.baseline_rewards.tolist() == [0.75, 0.75]
+
+
+def test_bonuses_stand_at_the_last_token_of_each_response() -> None:
+    batch = TrainingBatch.build(two_groups(), mask_above=None)
+    rewards = batch.rewards_with(torch.tensor([-1.0, -2.0, 0.0]))
+    assert rewards.tolist() == [[0, 0, 0], [0, -2, 0], [0.5, 0, 0]]
 
 
 def test_mini_batches_keep_groups_whole_and_take_each_sequence_once() -> None:
@@ -58,14 +71,26 @@ def test_mini_batches_keep_groups_whole_and_take_each_sequence_once() -> None:
 
 
 @given(st.integers(0, 1000), st.integers(1, 60))
-def test_packing_keeps_every_value_at_its_token(seed: int, max_tokens: int) -> None:
+def test_packing_and_back_keeps_every_value_at_its_token(seed: int, max_tokens: int) -> None:
     batch = TrainingBatch.build(random_batch(num_groups=3, group_size=3, seed=seed), mask_above=None)
     micro_batches = pack_micro_batches(batch, range(9), max_tokens)
     assert sorted(i for m in micro_batches for i in m.indices) == list(range(9))
+    rows = torch.full(batch.shape, -1)
     for m in micro_batches:
         assert m.packed.num_tokens <= max_tokens or len(m.indices) == 1
-        tokens = m.pack([s.token_ids for s in batch.sequences], torch.int64)
-        assert torch.equal(tokens, m.packed.token_ids)
-        logprobs = m.pack([s.rollout_logprobs for s in batch.sequences], torch.float32)
-        for index, values in zip(m.indices, m.packed.unpack(logprobs), strict=True):
-            np.testing.assert_array_equal(values.numpy(), batch.sequences[index].rollout_logprobs)
+        m.put(rows, m.packed.token_ids)
+        own, mask = m.rows_of(m.packed.token_ids), m.pick(batch.sampled)
+        assert torch.equal(own[mask], m.pick(rows)[mask])
+    for row, sequence in zip(rows, batch.sequences, strict=True):
+        response = sequence.token_ids[-sequence.response_length :]
+        np.testing.assert_array_equal(row[: sequence.response_length].numpy(), response)
+
+
+def test_rows_of_a_micro_batch_carry_gradients_to_their_tokens_alone() -> None:
+    batch = TrainingBatch.build(two_groups(), mask_above=None)
+    (m,) = pack_micro_batches(batch, range(3), 100)
+    values = torch.arange(float(m.packed.num_tokens), requires_grad=True)
+    m.rows_of(values)[m.pick(batch.mask)].sum().backward()
+    assert values.grad is not None
+    # Prompt, response; prompt, sampled and environment; prompt, response.
+    assert values.grad.tolist() == [0, 0, 1, 1, 1, 0, 0, 1, 0, 0, 1]

@@ -9,7 +9,6 @@ import torch
 from async_rl.config.schema import (
     CheckpointConfig,
     LearnerConfig,
-    ObjectiveConfig,
     OverBound,
     RunConfig,
     StalenessConfig,
@@ -17,7 +16,9 @@ from async_rl.config.schema import (
 )
 from async_rl.errors import NonFiniteError
 from async_rl.protocol import Batch, End, StepMetrics, WeightManifest
+from learner.batch_source import OnArrival
 from learner.learner import Learner
+from learner.roles import Roles
 from tests.learner.bigram_backend import BigramBackend
 from tests.learner.groups import make_group, make_trajectory, random_batch
 
@@ -56,7 +57,8 @@ class ListedBatches:
         self.metrics: dict[int, StepMetrics] = {}
         self.folders: list[Path] = []
 
-    def next_batch(self, version: int) -> Batch | End:
+    def next_batch(self, version: int, on_arrival: OnArrival | None = None) -> Batch | End:
+        del on_arrival
         if version == self._end:
             return End(reason="enough", checkpoint=self._checkpoint)
         return random_batch(num_groups=2, group_size=4, version=version, seed=version)
@@ -87,7 +89,6 @@ def config(
         learner=LearnerConfig(groups_per_step=2, max_skipped=max_skipped),
         weights=WeightsConfig(publish_every=publish_every),
         checkpoint=CheckpointConfig(every=checkpoint_every),
-        objective=ObjectiveConfig(),
     )
 
 
@@ -97,8 +98,7 @@ def run(
     backend, publisher = backend or BigramBackend(), Publisher()
     Learner(
         config,
-        backend=backend,
-        reference=None,
+        roles=Roles(policy=backend),
         publisher=publisher,
         source=source,
         run_folder=folder,
@@ -187,7 +187,8 @@ def test_steps_that_are_not_finite_are_counted_and_too_many_in_a_row_end_the_run
 class OneOldBatch(ListedBatches):
     """Tokens of version 0 in the batch of version 3."""
 
-    def next_batch(self, version: int) -> Batch | End:
+    def next_batch(self, version: int, on_arrival: OnArrival | None = None) -> Batch | End:
+        del on_arrival
         answer = super().next_batch(version)
         if isinstance(answer, End):
             return answer

@@ -8,27 +8,33 @@ import numpy as np
 import pytest
 import torch
 
-from async_rl.config.schema import CorrectionConfig, LearnerConfig, ObjectiveConfig
+from async_rl.config.objective import AdvantageConfig, CorrectionConfig, Estimator
+from async_rl.config.schema import GenerationConfig, RewardConfig, RunConfig
 from async_rl.protocol import Batch, FinishReason, StepMetrics
 from learner.batch import TrainingBatch
-from learner.metrics import count_bins, count_integers, step_metrics
+from learner.histograms import count_bins, count_integers
+from learner.metrics import step_metrics
+from learner.roles import Roles
 from learner.update import Updater
-from tests.learner.bigram_backend import BigramBackend
+from tests.learner.bigram_backend import BigramBackend, BigramCritic
 from tests.learner.groups import make_group, make_trajectory
 
+NUMBERED = re.compile(r"^(reward/task|reward/component|rejected/by|staleness/bucket|position/bucket)/[^/]*")
 
-def metrics_of(batch: Batch, backend: BigramBackend | None = None, *, mask_above: int | None = None) -> StepMetrics:
-    updater = Updater(
-        backend or BigramBackend(),
-        None,
-        learner=LearnerConfig(),
-        objective=ObjectiveConfig(),
-        correction=CorrectionConfig(),
-        temperature=1.0,
-    )
+
+def metrics_of(
+    batch: Batch,
+    backend: BigramBackend | None = None,
+    *,
+    mask_above: int | None = None,
+    config: RunConfig | None = None,
+) -> StepMetrics:
+    config = config or RunConfig()
+    critic = BigramCritic() if config.advantage.estimator is Estimator.gae else None
+    updater = Updater(Roles(policy=backend or BigramBackend(), critic=critic), config)
     built = TrainingBatch.build(batch, mask_above=mask_above)
     scores = updater.score(built)
-    return step_metrics(built, scores, updater.update(built, scores))
+    return step_metrics(built, scores, updater.update(built, scores), components=config.advantage.reward_components)
 
 
 def batch_of_four() -> Batch:
@@ -110,6 +116,51 @@ def test_histograms_count_every_value_once() -> None:
 def test_every_metric_is_documented(repository: Path) -> None:
     documented = set(re.findall(r"^\| `([^`]+)`", (repository / "docs/metrics.md").read_text(), re.MULTILINE))
     metrics = metrics_of(batch_of_four())
-    names = {re.sub(r"^reward/task/.*", "reward/task/TASK", name) for name in metrics.scalars}
-    assert names <= documented
+    rejecting = RunConfig(correction=CorrectionConfig(reject=["token_k2:1"], veto=0.1))
+    with_critic = RunConfig(advantage=AdvantageConfig(estimator=Estimator.gae))
+    names = {
+        NUMBERED.sub(r"\1/NAME", name)
+        for config in (RunConfig(), rejecting, with_critic)
+        for name in metrics_of(batch_of_four(), config=config).scalars
+    }
+    assert names <= documented, names - documented
     assert set(metrics.histograms) <= documented
+
+
+def test_component_rewards_and_the_greedy_answers_are_told_by_name() -> None:
+    trajectories = [make_trajectory([1], components=[1.0, 0.5]), make_trajectory([2], components=[0.0, 0.25])]
+    batch = Batch(version=0, groups=[make_group(0, [6], trajectories, baseline_reward=0.75)])
+    config = RunConfig(advantage=AdvantageConfig(reward_components=["correct", "short"]))
+    scalars = metrics_of(batch, config=config).scalars
+    assert scalars["reward/component/correct"] == 0.5
+    assert scalars["reward/component/short"] == 0.375
+    assert scalars["reward/greedy"] == 0.75
+
+
+def test_long_answers_are_counted_with_what_they_lose() -> None:
+    config = RunConfig(generation=GenerationConfig(max_new_tokens=4), reward=RewardConfig(overlong_buffer=2))
+    scalars = metrics_of(batch_of_four(), config=config).scalars
+    # Lengths 2, 1, 4, 1: the longest loses all of it.
+    assert scalars["reward/overlong_share"] == 0.25
+    assert scalars["reward/overlong_penalty"] == 0.25
+    assert scalars["reward/mean"] == 0.375
+
+
+def test_what_is_rejected_is_told_by_criterion() -> None:
+    config = RunConfig(correction=CorrectionConfig(reject=["token_k1:1.5", "seq_mean_k3:1000"]))
+    metrics = metrics_of(batch_of_four(), config=config)
+    scalars = metrics.scalars
+    assert 0 < scalars["rejected/by/token_k1_share"] == scalars["rejected/tokens_share"]
+    assert scalars["rejected/by/seq_mean_k3_share"] == 0
+    assert scalars["learner/tokens"] == sum(metrics.histograms["importance"].counts)
+    assert scalars["learner/tokens"] == pytest.approx(8 * (1 - scalars["rejected/tokens_share"]))
+
+
+def test_a_critic_that_says_nothing_explains_nothing() -> None:
+    config = RunConfig(advantage=AdvantageConfig(estimator=Estimator.gae))
+    scalars = metrics_of(batch_of_four(), config=config).scalars
+    assert scalars["critic/explained_variance"] == pytest.approx(0.0, abs=1e-6)
+    assert scalars["critic/value_mean"] == 0
+    # Rewards 1, 0, 0.5 and 0 on 2, 1, 4 and 1 tokens.
+    assert scalars["critic/return_mean"] == pytest.approx((2 * 1 + 4 * 0.5) / 8)
+    assert scalars["critic/loss"] == pytest.approx(0.5 * (2 * 1 + 4 * 0.25) / 8)

@@ -6,16 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from async_rl.config.schema import CorrectionConfig, LearnerConfig, ModelConfig, ObjectiveConfig, OptimizerConfig
-from learner.advantages import grpo
+from async_rl.config.objective import CorrectionConfig, LossConfig
+from async_rl.config.schema import GenerationConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
 from learner.batch import TrainingBatch
 from learner.megatron.backend import MegatronBackend
+from learner.roles import Roles
 from learner.update import Updater
 from tests.learner.conftest import SIZES, MakeReference
 from tests.learner.groups import random_batch
 
 TEMPERATURE = 0.9
-OBJECTIVE = ObjectiveConfig(entropy_coef=0.01)
+ENTROPY_COEF = 0.01
 CAP = 2.0
 
 pytestmark = pytest.mark.integration
@@ -30,18 +31,19 @@ def batch() -> TrainingBatch:
 
 def plain_step(model: torch.nn.Module, batch: TrainingBatch) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and gradients, one sequence after the other, every formula written out."""
-    advantages = grpo(batch.rewards, batch.groups, batch.counted, OBJECTIVE.normalize_by_std)
     model.zero_grad()
     total = 0.0
-    for sequence, advantage in zip(batch.sequences, advantages, strict=True):
+    for row, sequence in enumerate(batch.sequences):
+        siblings = torch.tensor([s.reward for s in batch.sequences if s.group == sequence.group])
+        advantage = (sequence.reward - siblings.mean()) / (siblings.std() + 1e-6)
+        length = sequence.response_length
         tokens = torch.from_numpy(sequence.token_ids).long()
         log_p = torch.log_softmax(model(tokens[None]).logits[0, :-1] / TEMPERATURE, -1)
         chosen = log_p.gather(1, tokens[1:, None])[:, 0]
-        mask = torch.from_numpy(sequence.mask[1:]).float()
-        weights = (chosen.detach() - torch.from_numpy(sequence.rollout_logprobs[1:])).exp().clamp(max=CAP)
-        entropy = -(log_p.exp() * log_p).sum(-1)
+        chosen, entropy = chosen[-length:], -(log_p.exp() * log_p).sum(-1)[-length:]
+        weights = (chosen.detach() - batch.rollout_logprobs[row, :length]).exp().clamp(max=CAP)
         ratios = (chosen - chosen.detach()).exp()
-        loss = ((-weights * advantage * ratios - OBJECTIVE.entropy_coef * entropy) * mask).sum()
+        loss = (-weights * advantage * ratios - ENTROPY_COEF * entropy).sum()
         loss = loss / batch.num_trained_tokens
         loss.backward()
         total += float(loss.detach())
@@ -52,12 +54,13 @@ def megatron_step(folder: Path, batch: TrainingBatch, *, max_tokens: int) -> tup
     backend = MegatronBackend(ModelConfig(path=str(folder)), OptimizerConfig(), num_steps=1, seed=0, num_threads=1)
     try:
         updater = Updater(
-            backend,
-            None,
-            learner=LearnerConfig(micro_batch_tokens=max_tokens),
-            objective=OBJECTIVE,
-            correction=CorrectionConfig(cap=CAP),
-            temperature=TEMPERATURE,
+            Roles(policy=backend),
+            RunConfig(
+                learner=LearnerConfig(micro_batch_tokens=max_tokens),
+                loss=LossConfig(entropy_coef=ENTROPY_COEF),
+                correction=CorrectionConfig(cap=CAP),
+                generation=GenerationConfig(temperature=TEMPERATURE),
+            ),
         )
         outcome = updater.update(batch, updater.score(batch))
         assert float((outcome.trained_tokens.ratios - 1).abs().max()) <= 1e-5

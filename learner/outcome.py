@@ -1,0 +1,97 @@
+"""What a batch's update knew before its first step, and what its steps did and said.
+
+Owns values between the updater and the metrics. Computes nothing.
+
+Legend: N trajectories, T response positions; n trained tokens, one for each time that a token trained.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from correction.correction import Corrected
+from learner.advantages.inputs import Advantages
+from learner.arrivals import BehaviourScores
+from learner.backend import StepResult
+from learner.losses.policy_loss import PolicyLoss
+from learner.losses.value import ValueLossResult
+from learner.rewards import ShapedRewards
+from learner.scoring import ModelScores
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchScores:
+    """What is fixed before a batch's first optimizer step."""
+
+    models: ModelScores
+    behaviour: BehaviourScores | None
+    """π_b, with `correction.score_on_arrival`."""
+    corrected: Corrected | None
+    """None where π_prox is taken in the step's own pass: weights are made there, and nothing is rejected."""
+    mask: Tensor
+    """[N, T] bool: tokens that train; those of the batch that were not rejected."""
+    rewards: ShapedRewards
+    advantages: Advantages
+
+
+class TrainedTokens(NamedTuple):
+    """What the loss said of the tokens that train, on the CPU; [n] each."""
+
+    ratios: Tensor
+    """π/π_prox."""
+    clipped_low: Tensor
+    clipped_high: Tensor
+    clipped_dual: Tensor
+    entropy: Tensor
+    reference_kl: Tensor
+
+    @classmethod
+    def of(cls, mask: Tensor, loss: PolicyLoss) -> Self:
+        """Picks them by the mask [S, T'] bool of a micro-batch."""
+        said = loss.surrogate
+        columns = (
+            said.ratios, said.clipped_low, said.clipped_high, said.clipped_dual, loss.entropy, loss.reference_kl
+        )  # fmt: skip
+        return cls(*(column[mask].cpu() for column in columns))
+
+
+class ValuedTokens(NamedTuple):
+    """What the value loss said of the tokens that train, on the CPU; [n] each."""
+
+    values: Tensor
+    """At the step, before it."""
+    clipped: Tensor
+
+    @classmethod
+    def of(cls, mask: Tensor, loss: ValueLossResult) -> Self:
+        """Picks them by the mask [S, T'] bool of a micro-batch."""
+        return cls(loss.values[mask].cpu(), loss.clipped[mask].cpu())
+
+
+@dataclass
+class UpdateOutcome:
+    """What the optimizer steps of a batch did and said."""
+
+    logprobs: Tensor
+    """[N, T] of the policy when it first trained each token, on the CPU; no data outside of the responses."""
+    kl_coef: float
+    """That the batch was trained with."""
+    steps: list[StepResult] = field(default_factory=list)
+    critic_steps: list[StepResult] = field(default_factory=list)
+    tokens: list[TrainedTokens] = field(default_factory=list)
+    """One a micro-batch, of all steps."""
+    values: list[ValuedTokens] = field(default_factory=list)
+    corrected: Corrected | None = None
+    """Of the whole batch, once all steps are done: the scores', or made of `logprobs`."""
+
+    @property
+    def trained_tokens(self) -> TrainedTokens:
+        """Of all micro-batches together."""
+        return TrainedTokens(*(torch.cat(column) for column in zip(*self.tokens, strict=True)))
+
+    @property
+    def valued_tokens(self) -> ValuedTokens:
+        """Of all micro-batches together; a critic trained."""
+        return ValuedTokens(*(torch.cat(column) for column in zip(*self.values, strict=True)))

@@ -1,0 +1,107 @@
+"""The policy's loss of one mini-batch, micro-batch by micro-batch.
+
+Owns what a backend calls during a step: it turns a micro-batch's packed scores into rows, adds what is known of
+them, and remembers what the loss said. Normalisers are of the whole mini-batch. Must not know optimizers.
+
+Legend: N trajectories, T response positions; S sequences of a micro-batch, T' positions of its longest response.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from async_rl.config.objective import Aggregation
+from async_rl.config.schema import RunConfig
+from learner.backend import TokenScores
+from learner.batch import MicroBatch, TrainingBatch
+from learner.losses.aggregation import AGGREGATIONS, BatchTotals
+from learner.losses.policy_loss import PolicyTokens, policy_loss
+from learner.losses.table import SURROGATES
+from learner.off_policy import OffPolicy
+from learner.outcome import BatchScores, TrainedTokens, UpdateOutcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyStep:
+    """A `LossFunction` with what it needs to know of a mini-batch."""
+
+    batch: TrainingBatch
+    scores: BatchScores
+    micro_batches: Sequence[MicroBatch]
+    row_scales: Tensor
+    """[N] float64, see `mini_batch_scales`."""
+    selected: Tensor | None
+    """[N, T] bool: tokens that the surrogate chose over the whole mini-batch."""
+    off_policy: OffPolicy
+    config: RunConfig
+    kl_coef: float
+    """Of the KL in the loss; 0 where it is in the reward."""
+    outcome: UpdateOutcome
+    is_first: bool
+    """The first time that these tokens train."""
+    said: dict[int, TrainedTokens] = field(default_factory=dict)
+
+    def __call__(self, said: TokenScores, index: int) -> Tensor:
+        """The micro-batch's share of the loss, scalar with gradient."""
+        m = self.micro_batches[index]
+        logprobs = m.rows_of(said.logprobs)
+        tokens = self._tokens(m, logprobs.detach())
+        result = policy_loss(
+            logprobs,
+            m.rows_of(said.entropy),
+            tokens,
+            self.config.loss,
+            self.config.kl,
+            kl_coef=self.kl_coef,
+            exact_kl=None if said.exact_kl is None else m.rows_of(said.exact_kl),
+        )
+        self.said[index] = TrainedTokens.of(tokens.mask, result)
+        if self.is_first:
+            m.put(self.outcome.logprobs, said.logprobs.detach())
+        return result.loss
+
+    def conclude(self) -> None:
+        """Hands on what the loss said, in the order of the micro-batches."""
+        self.outcome.tokens += [self.said[index] for index in sorted(self.said)]
+
+    def _tokens(self, m: MicroBatch, logprobs: Tensor) -> PolicyTokens:
+        """Everything but the policy's own scores, on its device; π_prox and weights from `logprobs` if not fixed."""
+
+        def own(rows: Tensor | None) -> Tensor | None:
+            return None if rows is None else m.pick(rows).to(logprobs.device)
+
+        mask, mu, staleness = own(self.scores.mask), own(self.batch.rollout_logprobs), own(self.batch.staleness)
+        advantages = own(self.scores.advantages.advantages)
+        assert mask is not None and mu is not None and staleness is not None and advantages is not None
+        corrected = self.scores.corrected
+        start = own(self.scores.models.logprobs)
+        proximal = self.off_policy.proximal(logprobs if start is None else start, mu, staleness, now=logprobs)
+        weights = own(corrected.weights) if corrected else self.off_policy.weights(logprobs, mu, staleness, mask)
+        return PolicyTokens(
+            mask=mask,
+            row_scales=self.row_scales[m.indices].to(logprobs.device),
+            advantages=advantages,
+            weights=weights,
+            proximal_logprobs=proximal,
+            reference_logprobs=own(self.scores.models.reference_logprobs),
+            selected=own(self.selected),
+        )
+
+
+def mini_batch_scales(mask: Tensor, indices: Sequence[int], config: RunConfig) -> Tensor:
+    """Row scales [N] float64 of a mini-batch: 0 for the sequences outside of it.
+
+    Args:
+        mask: [N, T] bool, of the batch.
+        indices: sequences of the mini-batch.
+        config: names the aggregation and its length.
+    """
+    own = mask[list(indices)]
+    chosen = config.loss.aggregation
+    name = SURROGATES[config.loss.surrogate].aggregation if chosen is Aggregation.auto else chosen.value
+    totals = BatchTotals.of(own, config.loss.length_norm or float(config.generation.max_new_tokens))
+    scales = torch.zeros(len(mask), dtype=torch.float64)
+    scales[list(indices)] = AGGREGATIONS[name](own, totals)
+    return scales
