@@ -39,6 +39,7 @@ RATIO_FREE = frozenset({Surrogate.reinforce, Surrogate.gpg})
 def check_objective(config: RunConfig) -> None:
     """Raises a `ConfigError` for the first contradiction."""
     _check_advantage(config)
+    _check_shaping(config)
     _check_loss(config)
     _check_kl(config)
     _check_weights(config)
@@ -79,6 +80,23 @@ def _check_advantage(config: RunConfig) -> None:
         f"advantage.reward_components={names} names a reward twice",
         place="advantage.reward_components",
         remedy="name each once",
+    )
+
+
+def _check_shaping(config: RunConfig) -> None:
+    refuse(
+        config.advantage.estimator is Estimator.gdpo and config.reward.overlong_buffer > 0,
+        "advantage.estimator=gdpo takes its rewards one by one, and reward.overlong_buffer is a penalty on their sum",
+        place="reward.overlong_buffer, advantage.estimator",
+        remedy="set reward.overlong_buffer=0, and let the reward function return a component for length",
+    )
+    refuse(
+        config.advantage.estimator is Estimator.gdpo
+        and config.kl.coef > 0
+        and config.kl.placement is KLPlacement.reward,
+        "advantage.estimator=gdpo takes its rewards one by one, and kl.placement=reward is a penalty on their sum",
+        place="kl.placement, advantage.estimator",
+        remedy="set kl.placement=loss",
     )
 
 
@@ -143,6 +161,13 @@ def _check_weights(config: RunConfig) -> None:
         f"{correction.weighting} would correct for it a second time",
         place="correction.proximal, correction.weighting, loss.surrogate",
         remedy="set correction.weighting=off, or loss.surrogate=reinforce",
+    )
+    refuse(
+        is_on and config.advantage.estimator is Estimator.vtrace,
+        f"advantage.estimator=vtrace weighs each token by π_prox/μ, and correction.weighting={correction.weighting} "
+        "would do so a second time",
+        place="advantage.estimator, correction.weighting",
+        remedy="set correction.weighting=off, or advantage.estimator=gae",
     )
     refuse(
         correction.normalize and not is_on,

@@ -6,12 +6,13 @@ Must not look at the machine or at any file: whether a model folder can be read 
 
 import math
 
+from async_rl.config.objective import Estimator
 from async_rl.config.objective_rules import VALUE_ESTIMATORS, check_objective
 from async_rl.config.part_rules import check_data, check_name, check_optimizer, check_reference, refuse
 from async_rl.config.schema import RunConfig
 
-TOKEN_BYTES = 9
-"""A response token in a frame: id (4), log-probability (4), mask (1)."""
+TOKEN_BYTES = 13
+"""A response token in a frame: id (4), log-probability (4), reward (4), mask (1)."""
 PROMPT_TOKEN_BYTES = 5
 """A prompt token in a frame, at most."""
 TRAJECTORY_BYTES = 256
@@ -110,6 +111,9 @@ def _check_lengths(config: RunConfig) -> None:
 
 def _check_groups(config: RunConfig) -> None:
     size, concurrent = config.generation.group_size, config.generation.max_concurrent
+    if config.advantage.estimator is Estimator.remax:
+        # The greedy answer is one more.
+        size += 1
     refuse(
         config.generation.top_k == 1,
         "generation.top_k=1 makes all samples of a group alike, and every advantage 0",
