@@ -4,6 +4,7 @@ Owns the rule that ids decide prompts: with other rows, another order or another
 no longer be those of its prompts. Must not look at the machine or at any file.
 """
 
+from async_rl.config.objective_rules import VALUE_ESTIMATORS
 from async_rl.config.option import walk
 from async_rl.config.part_rules import refuse
 from async_rl.config.schema import RunConfig
@@ -23,3 +24,10 @@ def check_resumable(earlier: RunConfig, config: RunConfig) -> None:
             place=f"{entry.path}, --resume auto",
             remedy=f"give {entry.path}={before[entry.path]}, or begin a new run (without --resume, or name=…)",
         )
+    estimator, old = config.advantage.estimator, earlier.advantage.estimator
+    refuse(
+        estimator in VALUE_ESTIMATORS and old not in VALUE_ESTIMATORS,
+        f"advantage.estimator={estimator} needs a critic, and the run began with {old}, which trained none",
+        place="advantage.estimator, --resume auto",
+        remedy=f"give advantage.estimator={old}, or begin a new run (without --resume, or name=…)",
+    )

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from async_rl.config.objective import AdvantageConfig, Estimator
 from async_rl.config.resume_rules import check_resumable
 from async_rl.config.schema import DataConfig, GenerationConfig, ModelConfig, RunConfig, StalenessConfig
 from async_rl.errors import ConfigError
@@ -31,3 +32,11 @@ def test_what_decides_the_prompts_must_stay(changed: RunConfig, place: str) -> N
 def test_everything_else_may_change() -> None:
     changed = replace(RUN, steps=500, staleness=StalenessConfig(max=8), generation=GenerationConfig(num_generators=2))
     check_resumable(RUN, changed)
+
+
+def test_a_critic_cannot_be_resumed_that_never_was() -> None:
+    with_critic = replace(RUN, advantage=AdvantageConfig(estimator=Estimator.gae))
+    with pytest.raises(ConfigError, match="gae needs a critic, and the run began with grpo"):
+        check_resumable(RUN, with_critic)
+    check_resumable(with_critic, RUN)
+    check_resumable(with_critic, replace(RUN, advantage=AdvantageConfig(estimator=Estimator.vtrace)))
