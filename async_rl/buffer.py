@@ -59,6 +59,10 @@ class TrajectoryBuffer:
         """Deadlines of all delivered groups."""
         return [self.deadline(i) for i in self.groups]
 
+    def sampled_by(self, version: int) -> list[TrajectoryGroup]:
+        """Groups whose every token `version` sampled, by deadline, which is the same for all, and id."""
+        return [self.groups[i] for i in sorted(self.groups) if self.groups[i].is_of(version)]
+
     def select(self, version: int, leased: Mapping[int, int]) -> Selection:
         """Decides the batch of `version`, without changing anything.
 

@@ -69,6 +69,10 @@ class Coordinator:
         """How many groups are where."""
         return self.ledger.counts
 
+    def fresh_groups(self) -> list[TrajectoryGroup]:
+        """Delivered groups that the learner's own version sampled, in the order in which batches take them."""
+        return self.buffer.sampled_by(self.version)
+
     def leased_deadlines(self) -> dict[int, int]:
         """Deadline by id of every leased group."""
         return {i: self.gate.deadline(holding.version) for i, holding in self.ledger.holdings()}

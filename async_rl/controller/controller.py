@@ -6,6 +6,7 @@
                ──Activated───────► roster: from now on its leases count from this version
     learner    ──Published───────► sent on to every generator, and to each that comes later
                ──BatchRequest────► held until coordinator.select has a batch ──Batch──►
+               ──ArrivalRequest──► held until a group of its version lies in the buffer ──Arrival──►
                ──Commit──────────► coordinator.commit: version + 1 opens room for new leases
                ──CheckpointWritten► loop state beside it, rename, trim the journal ──CheckpointKept──►
     clock      ──────────────────► leases that are over, generators that fell silent
@@ -37,6 +38,7 @@ from async_rl.coordinator import Coordinator
 from async_rl.errors import RunError
 from async_rl.evaluation import Evaluation
 from async_rl.protocol import (
+    ArrivalRequest,
     BatchRequest,
     CheckpointWritten,
     Commit,
@@ -193,6 +195,8 @@ class Controller:
                 pass
             case BatchRequest(version=version):
                 self._learner.request(peer, version)
+            case ArrivalRequest():
+                self._learner.request_arrival(peer, message)
             case Commit():
                 self._commit(message)
             case Published(manifest=manifest):
@@ -242,7 +246,7 @@ class Controller:
         self._advance()
         await self._generators.grant(training=self.phase is Phase.TRAINING)
         if self.phase is Phase.TRAINING:
-            await self._learner.serve_batch()
+            await self._learner.serve()
         elif self.phase is Phase.ENDING:
             await self._learner.serve_end(self._stop_reason or f"all {self._config.steps} batches are trained")
 

@@ -3,6 +3,7 @@
     Credit, Activated, Heartbeat ► the roster
     Delivery ► accepted? journal → coordinator; Ack in any case, since a duplicate must be forgotten too
     GroupFailed, silence, death, a lease's end ► coordinator.give_back
+    RewardFailures ► told to the user, now and then
     grant ◄ evaluation first, then training
 
 Owns the roster and the order "journaled before acked". Decides nothing about groups: the coordinator does.
@@ -12,6 +13,7 @@ import logging
 from collections.abc import Callable
 
 from async_rl.config.schema import RunConfig
+from async_rl.controller.complaints import Complaints
 from async_rl.controller.ports import GroupJournal, Observer, Peers, PromptSource
 from async_rl.controller.roster import GeneratorPeer, Roster
 from async_rl.coordinator import Coordinator
@@ -32,6 +34,7 @@ from async_rl.protocol import (
     PeerMessage,
     Published,
     Purpose,
+    RewardFailures,
     Sampling,
     TrajectoryGroup,
     WeightManifest,
@@ -63,6 +66,7 @@ class GeneratorDesk:
         self._observer = observer
         self._clock = clock
         self._published: WeightManifest | None = None
+        self._complaints = Complaints()
         self.roster = Roster()
         self.evaluation: Evaluation | None = None
 
@@ -95,6 +99,8 @@ class GeneratorDesk:
                 await self._take_delivery(peer, purpose, group)
             case GroupFailed():
                 self._take_failure(peer, message)
+            case RewardFailures():
+                self._hear_complaint(generator.name, message, now_s)
             case Heartbeat(stats=stats):
                 generator.stats = stats
                 self._observer.reported(generator.name, stats, now_s)
@@ -129,6 +135,11 @@ class GeneratorDesk:
                 self._journal.append(group)
             self._coordinator.deliver(group, has_signal=has_signal)
         await self._peers.send(peer, Ack(purpose=purpose, group_id=group.group_id, attempt=group.attempt))
+
+    def _hear_complaint(self, name: str, failures: RewardFailures, now_s: float) -> None:
+        complaint = self._complaints.hear(name, failures, now_s)
+        if complaint is not None:
+            self._observer.said(complaint)
 
     def _take_failure(self, peer: str, failure: GroupFailed) -> None:
         if failure.purpose is Purpose.EVALUATE:

@@ -1,6 +1,7 @@
 """The desk for the learner: batches, commits, checkpoints.
 
     BatchRequest ► held until the coordinator has a batch; every rank that asks gets the same bytes
+    ArrivalRequest ► meanwhile a group that the learner's version sampled, one at a time
     Commit ► coordinator.commit
     CheckpointWritten ► the loop's state beside it, rename, trim the journal; CheckpointKept
 
@@ -14,9 +15,10 @@ from pathlib import Path
 import msgspec
 
 from async_rl.checkpoints import LoopState
+from async_rl.controller.arrivals import Arrivals
 from async_rl.controller.ports import CheckpointStore, GroupJournal, Observer, Peers
 from async_rl.coordinator import Coordinator
-from async_rl.protocol import Batch, CheckpointKept, CheckpointWritten, Commit, End
+from async_rl.protocol import ArrivalRequest, Batch, CheckpointKept, CheckpointWritten, Commit, End
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +46,11 @@ class LearnerDesk:
         self._observer = observer
         self._clock = clock
         self._trained_tokens = trained_tokens
+        self._arrivals = Arrivals()
         self._waiting: set[str] = set()
         self._waiting_since_s = 0.0
         self._warned_s = 0.0
+        self._filtered_before = 0
         self._frame: bytes | None = None
         """The batch of the coordinator's version, encoded once."""
         self._kept_version: int | None = None
@@ -63,7 +67,14 @@ class LearnerDesk:
             return
         if not self._waiting:
             self._waiting_since_s = self._warned_s = self._clock()
+            self._filtered_before = self._coordinator.counts.filtered
         self._waiting.add(peer)
+
+    def request_arrival(self, peer: str, request: ArrivalRequest) -> None:
+        """A rank that waits for its batch can score a group meanwhile."""
+        # Else its batch has crossed the request.
+        if peer in self._waiting and request.version == self._coordinator.version:
+            self._arrivals.ask(peer, request)
 
     def training_began(self) -> None:
         """From now on a batch could have been formed: who waited for engines to start waits from here."""
@@ -105,13 +116,22 @@ class LearnerDesk:
         self._observer.checkpointed(folder, written.version)
         self._kept_version = written.version
 
-    async def serve_batch(self) -> None:
-        """Answers the waiting ranks, if a batch may start."""
+    async def serve(self) -> None:
+        """Answers the waiting ranks, if a batch may start; else those that have time for a group."""
         if not self._waiting:
             return
         frame = self._frame or self._form_batch()
         if frame is not None:
             await self._answer(frame)
+        elif self._arrivals.is_asked:
+            await self._offer_arrivals()
+
+    async def _offer_arrivals(self) -> None:
+        groups = self._coordinator.fresh_groups()
+        for peer in self._waiting:
+            arrival = self._arrivals.answer(peer, groups)
+            if arrival is not None:
+                await self._peers.send(peer, arrival)
 
     async def serve_end(self, reason: str) -> None:
         """Tells the waiting ranks that there is no further batch."""
@@ -121,6 +141,7 @@ class LearnerDesk:
         for peer in self._waiting:
             await self._peers.send_encoded(peer, frame)
         self._waiting.clear()
+        self._arrivals.close()
 
     def _form_batch(self) -> bytes | None:
         decision = self._coordinator.select()
@@ -135,10 +156,11 @@ class LearnerDesk:
         if now_s - self._warned_s < HELD_WARNING_S:
             return
         self._warned_s = now_s
+        filtered = self._coordinator.counts.filtered - self._filtered_before
         why = (
             f"for group {', '.join(map(str, awaited[:5]))}, which may not pass staleness.max"
             if awaited
-            else "for groups"
+            else "for groups" + (f" ({filtered} without signal were filtered meanwhile)" if filtered else "")
         )
         self._observer.said(
             f"The batch of version {self._coordinator.version} has waited {now_s - self._waiting_since_s:.0f} s {why}."

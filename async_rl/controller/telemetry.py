@@ -23,22 +23,30 @@ from async_rl.tracking.record import Record
 from async_rl.trained_log import TrainedLog
 
 LEARNER = "learner-0"
+PACE_S = 0.5
+"""Heartbeats come with deliveries, too, and requests end in bursts: over less, a rate says nothing."""
 
 
 @dataclass
 class Pace:
-    """One generator's rates between the two last reports."""
+    """One generator's rates, over `PACE_S` or more."""
 
     stats: GeneratorStats
     tokens_per_s: float = 0.0
     idle_share: float = 0.0
+    _since: GeneratorStats = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._since = self.stats
 
     def report(self, stats: GeneratorStats) -> None:
         """A heartbeat: later than the last, or of a new process."""
-        elapsed_s = stats.elapsed_s - self.stats.elapsed_s
-        if elapsed_s > 0:
-            self.tokens_per_s = (stats.sampled_tokens - self.stats.sampled_tokens) / elapsed_s
-            self.idle_share = (stats.idle_s - self.stats.idle_s) / elapsed_s
+        elapsed_s = stats.elapsed_s - self._since.elapsed_s
+        if elapsed_s >= PACE_S:
+            self.tokens_per_s = (stats.sampled_tokens - self._since.sampled_tokens) / elapsed_s
+            self.idle_share = (stats.idle_s - self._since.idle_s) / elapsed_s
+        if elapsed_s >= PACE_S or elapsed_s < 0:
+            self._since = stats
         self.stats = stats
 
 

@@ -69,3 +69,9 @@ def test_a_masked_group_trains_as_long_as_one_token_is_inside_the_bound() -> Non
 def test_only_waiting_holds_a_batch_for_leases() -> None:
     for over_bound in (OverBound.drop, OverBound.requeue, OverBound.mask, OverBound.train):
         assert filled(over_bound, {1: (4,), 2: (4,)}).select(4, {7: 4, 8: 4, 9: 4}).awaited == []
+
+
+def test_groups_of_one_version_are_those_that_no_other_touched() -> None:
+    buffer = filled(OverBound.wait, {5: (3, 3), 4: (3,), 9: (2, 3), 7: (3, 4), 1: (2,)})
+    assert [group.group_id for group in buffer.sampled_by(3)] == [4, 5]
+    assert buffer.sampled_by(5) == []

@@ -80,6 +80,65 @@ def test_a_group_without_a_token_is_refused() -> None:
     assert isinstance(group, TrajectoryGroup)
 
 
+def test_token_rewards_are_none_or_one_a_token() -> None:
+    assert trajectory().token_rewards is None
+    rich = Trajectory.build(
+        token_ids=[5, 6],
+        rollout_logprobs=[-0.1, -0.2],
+        spans=[span(3, 0, 2)],
+        reward=1.0,
+        finish_reason=FinishReason.STOP,
+        token_rewards=[0.25, 0.5],
+        reward_components=(1.0, 0.0),
+    )
+    copy = msgspec.msgpack.decode(msgspec.msgpack.encode(rich), type=Trajectory)
+    assert copy.token_rewards is not None and copy.token_rewards.dtype == np.float32
+    assert (copy.token_rewards.tolist(), copy.reward_components) == ([0.25, 0.5], [1.0, 0.0])
+
+
+def test_what_nobody_asked_for_takes_no_room_on_the_wire() -> None:
+    group = msgspec.msgpack.decode(msgspec.msgpack.encode(make_group(1)))
+    assert "baseline_reward" not in group
+    assert not {"token_reward_bytes", "reward_components", "num_turns"} & group["trajectories"][0].keys()
+
+
+def with_components(*components: list[float]) -> TrajectoryGroup:
+    """A group whose every total is 1."""
+    group = make_group(1, rewards=(1.0,) * len(components))
+    pairs = zip(group.trajectories, components, strict=True)
+    return msgspec.structs.replace(
+        group, trajectories=[msgspec.structs.replace(t, reward_components=c) for t, c in pairs]
+    )
+
+
+@pytest.mark.parametrize(
+    ("group", "has_signal"),
+    [
+        (make_group(1, rewards=(0.5, 0.5, 0.5)), False),
+        (make_group(1, rewards=(0.5, 0.5, 0.25)), True),
+        (make_group(1, rewards=(0.5,)), False),
+        (msgspec.structs.replace(make_group(1, rewards=(0.5, 0.5)), baseline_reward=0.5), False),
+        (msgspec.structs.replace(make_group(1, rewards=(0.5, 0.5)), baseline_reward=0.0), True),
+        (msgspec.structs.replace(make_group(1, rewards=(0.5, 1.0)), baseline_reward=0.5), True),
+        (with_components([1.0, 0.0], [0.0, 1.0]), True),
+        (with_components([0.5, 0.5], [0.5, 0.5]), False),
+    ],
+)
+def test_a_group_has_signal_if_something_sets_its_trajectories_apart(group: TrajectoryGroup, has_signal: bool) -> None:
+    assert group.has_signal is has_signal
+
+
+def test_trajectories_of_a_group_have_the_same_components() -> None:
+    with pytest.raises(ValueError, match="different numbers of reward components"):
+        with_components([1.0], [0.0, 1.0])
+
+
+def test_a_group_is_of_a_version_that_sampled_all_of_it() -> None:
+    assert make_group(1, (3, 3)).is_of(3)
+    assert not make_group(1, (3, 3)).is_of(4)
+    assert not make_group(1, (3, 4)).is_of(3) and not make_group(1, (3, 4)).is_of(4)
+
+
 def test_a_histogram_has_one_edge_more_than_counts() -> None:
     with pytest.raises(ValueError, match="2 counts between 2 edges"):
         Histogram(edges=[0.0, 1.0], counts=[1, 2])

@@ -1,6 +1,7 @@
 """The learner's conversation with a controller, over a real socket."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from async_rl.channel.peer_socket import BlockingPeerSocket
 from async_rl.errors import ChannelError
 from async_rl.protocol import (
     SCHEMA_VERSION,
+    Arrival,
+    ArrivalRequest,
     BatchRequest,
     CheckpointKept,
     CheckpointWritten,
@@ -20,9 +23,10 @@ from async_rl.protocol import (
     Refused,
     Role,
     StepMetrics,
+    TrajectoryGroup,
 )
 from learner.batch_source import ControllerBatchSource
-from tests.learner.groups import random_batch
+from tests.learner.groups import make_group, make_trajectory, random_batch
 
 LIMIT = 1 << 20
 LEARNER = "learner-0-a"
@@ -56,6 +60,71 @@ async def test_a_batch_is_asked_for_and_comes_whole(
     assert await controller.receive() == (LEARNER, BatchRequest(version=4))
     await controller.send(LEARNER, batch)
     assert await asked == batch
+
+
+def fresh_group(group_id: int, version: int) -> TrajectoryGroup:
+    """All of one version."""
+    return make_group(group_id, [1], [make_trajectory([2, 3], versions=[version, version])])
+
+
+async def test_groups_are_scored_one_at_a_time_until_the_batch_is_there(
+    controller: ControllerSocket, source: ControllerBatchSource
+) -> None:
+    scored: list[TrajectoryGroup] = []
+    batch = random_batch(num_groups=1, group_size=2, version=4)
+    asked = asyncio.create_task(asyncio.to_thread(source.next_batch, 4, scored.append))
+    assert await controller.receive() == (LEARNER, BatchRequest(version=4))
+    for number in range(2):
+        assert await controller.receive() == (LEARNER, ArrivalRequest(version=4, number=number))
+        await controller.send(LEARNER, Arrival(number=number, group=fresh_group(number, 4)))
+    assert await controller.receive() == (LEARNER, ArrivalRequest(version=4, number=2))
+    await controller.send(LEARNER, batch)
+    assert await asked == batch
+    assert scored == [fresh_group(0, 4), fresh_group(1, 4)]
+
+
+async def test_a_batch_that_comes_during_a_scoring_is_taken_right_after_it(
+    controller: ControllerSocket, source: ControllerBatchSource
+) -> None:
+    batch = random_batch(num_groups=1, group_size=2, version=4)
+    scoring, batch_is_sent = threading.Event(), threading.Event()
+    scored: list[int] = []
+
+    def score(group: TrajectoryGroup) -> None:
+        scoring.set()
+        assert batch_is_sent.wait(5)
+        scored.append(group.group_id)
+
+    asked = asyncio.create_task(asyncio.to_thread(source.next_batch, 4, score))
+    assert [await controller.receive() for _ in range(2)]
+    await controller.send(LEARNER, Arrival(number=0, group=fresh_group(7, 4)))
+    assert await asyncio.to_thread(scoring.wait, 5)
+    await controller.send(LEARNER, batch)
+    batch_is_sent.set()
+    assert await asked == batch
+    assert scored == [7]
+
+
+async def test_an_arrival_that_comes_twice_is_scored_once_and_a_lost_one_is_asked_for_again(
+    controller: ControllerSocket, source: ControllerBatchSource
+) -> None:
+    scored: list[TrajectoryGroup] = []
+    asked = asyncio.create_task(asyncio.to_thread(source.next_batch, 4, scored.append))
+    first = [BatchRequest(version=4), ArrivalRequest(version=4, number=0)]
+    assert [(await controller.receive())[1] for _ in range(4)] == first * 2
+    for _ in range(2):
+        await controller.send(LEARNER, Arrival(number=0, group=fresh_group(7, 4)))
+    assert await controller.receive() == (LEARNER, ArrivalRequest(version=4, number=1))
+    await controller.send(LEARNER, random_batch(num_groups=1, group_size=2, version=4))
+    await asked
+    assert scored == [fresh_group(7, 4)]
+    asked = asyncio.create_task(asyncio.to_thread(source.next_batch, 5, scored.append))
+    assert [(await controller.receive())[1] for _ in range(2)] == [
+        BatchRequest(version=5),
+        ArrivalRequest(version=5, number=1),
+    ]
+    await controller.send(LEARNER, End(reason="enough", checkpoint=True))
+    assert await asked == End(reason="enough", checkpoint=True)
 
 
 async def test_what_gets_no_answer_is_asked_again_after_the_last_commit(

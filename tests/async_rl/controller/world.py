@@ -1,6 +1,6 @@
 """A whole run in one event loop: the real controller and real generators, scripted engines, queues for sockets.
 
-The learner is a few lines that take batches and commit them. What reaches it is recorded for the tests.
+What reaches the learner is recorded for the tests.
 """
 
 import asyncio
@@ -8,8 +8,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import msgspec
 
 from async_rl.checkpoints import LoopState
 from async_rl.config.schema import (
@@ -29,31 +27,24 @@ from async_rl.ledger import Counts
 from async_rl.protocol import (
     Activation,
     Batch,
-    BatchRequest,
-    CheckpointKept,
-    CheckpointWritten,
-    Commit,
-    ControllerMessage,
-    End,
-    GeneratorMessage,
     GeneratorStats,
-    Hello,
-    PeerMessage,
     Prompt,
-    Published,
     Role,
     StepMetrics,
     TrajectoryGroup,
     WeightManifest,
-    Welcome,
 )
 from async_rl.staleness import StalenessGate
+from async_rl.summary import GeneratorTotals
 from generators.generator import Generator
 from generators.reward import RewardRunner
 from generators.reward_reader import RewardReader
 from generators.scripted_engine import ScriptedEngine
+from tests.async_rl.controller.memory_peers import MemoryPeers
+from tests.async_rl.controller.scripted_learner import LearnerScript, ScriptedLearner
 
 NUM_PROMPTS = 1000
+ORDINARY = LearnerScript()
 
 
 async def reward(prompt: str, response: str, answer: str, metadata: dict[str, object]) -> float:
@@ -73,53 +64,6 @@ def make_config(
         ledger=LedgerConfig(lease_timeout_s=5.0),
         reward=RewardConfig(function=f"{__name__}:reward"),
     )
-
-
-class MemoryPeers:
-    """Queues in the place of the ROUTER."""
-
-    def __init__(self) -> None:
-        self.inbox: asyncio.Queue[tuple[str, PeerMessage]] = asyncio.Queue()
-        self.outboxes: dict[str, asyncio.Queue[ControllerMessage]] = {}
-
-    async def receive(self) -> tuple[str, PeerMessage]:
-        return await self.inbox.get()
-
-    async def send(self, peer: str, message: ControllerMessage) -> bool:
-        if peer not in self.outboxes:
-            return False
-        self.outboxes[peer].put_nowait(message)
-        return True
-
-    async def send_encoded(self, peer: str, frame: bytes) -> bool:
-        return await self.send(peer, msgspec.msgpack.decode(frame, type=ControllerMessage))
-
-    async def welcome(self, peer: str) -> bool:
-        return await self.send(peer, Welcome(epoch="test"))
-
-    def connect(self, role: Role, name: str, incarnation: str) -> "MemoryLink":
-        """A peer's end, which has said hello."""
-        self.outboxes[incarnation] = asyncio.Queue()
-        hello = Hello(schema_version=1, role=role, name=name, incarnation=incarnation, pid=0, host="")
-        self.inbox.put_nowait((incarnation, hello))
-        self.outboxes[incarnation].put_nowait(Welcome(epoch="test"))
-        return MemoryLink(self, incarnation)
-
-
-@dataclass
-class MemoryLink:
-    """A peer's end; `copies` of each message are sent."""
-
-    peers: MemoryPeers
-    incarnation: str
-    copies: int = 1
-
-    async def send(self, message: GeneratorMessage) -> None:
-        for _ in range(self.copies):
-            self.peers.inbox.put_nowait((self.incarnation, message))
-
-    async def receive(self) -> ControllerMessage:
-        return await self.peers.outboxes[self.incarnation].get()
 
 
 @dataclass
@@ -161,17 +105,25 @@ class Notes:
 
     messages: list[str] = field(default_factory=list)
     results: list[EvaluationResult] = field(default_factory=list)
+    totals: GeneratorTotals = field(default_factory=GeneratorTotals)
+    is_training: bool = False
     counts: list[Counts] = field(default_factory=list)
     run_hash: str | None = None
 
-    def training_began(self, now_s: float) -> None: ...
-    def training_ended(self, now_s: float) -> None: ...
     def trained(self, version: int, groups: Sequence[TrajectoryGroup]) -> None: ...
     def stepped(self, version: int, metrics: StepMetrics, now_s: float) -> None: ...
     def published(self, manifest: WeightManifest, now_s: float) -> None: ...
     def activated(self, name: str, activation: Activation, now_s: float) -> None: ...
-    def reported(self, name: str, stats: GeneratorStats, now_s: float) -> None: ...
     def checkpointed(self, folder: Path, version: int) -> None: ...
+
+    def training_began(self, now_s: float) -> None:
+        self.is_training = True
+
+    def training_ended(self, now_s: float) -> None:
+        self.is_training = False
+
+    def reported(self, name: str, stats: GeneratorStats, now_s: float) -> None:
+        self.totals.report(name, stats, counts=self.is_training)
 
     def evaluated(self, result: EvaluationResult) -> None:
         self.results.append(result)
@@ -181,20 +133,6 @@ class Notes:
 
     def tick(self, *, version: int, phase: str, counts: Counts, roster: Roster, now_s: float) -> None:
         self.counts.append(counts)
-
-
-def make_manifest(version: int) -> WeightManifest:
-    """A version without tensors: scripted engines look at its number only."""
-    return WeightManifest(
-        version=version,
-        transport="",
-        location="",
-        generation=version,
-        tensors=[],
-        num_bytes=0,
-        gather_s=0,
-        transfer_s=0,
-    )
 
 
 class World:
@@ -209,6 +147,10 @@ class World:
         self.checkpoints = MemoryCheckpoints()
         self.notes = Notes()
         self.batches: list[Batch] = []
+        self.scored: list[tuple[int, TrajectoryGroup]] = []
+        """What the learner scored on arrival, and its version then."""
+        self.heartbeat_s = 0.05
+        self.max_retries = 0
         self.generators: dict[str, asyncio.Task[None]] = {}
         self.engines: dict[str, ScriptedEngine] = {}
         gate = StalenessGate(
@@ -258,8 +200,8 @@ class World:
             incarnation=incarnation,
             requests_per_group=self.config.generation.group_size + self.config.advantage.takes_greedy_baseline,
             max_concurrent=self.config.generation.max_concurrent,
-            max_retries=0,
-            heartbeat_s=0.05,
+            max_retries=self.max_retries,
+            heartbeat_s=self.heartbeat_s,
         ).run()
 
     def kill_generator(self, incarnation: str) -> None:
@@ -267,47 +209,19 @@ class World:
         self.generators.pop(incarnation).cancel()
         del self.peers.outboxes[incarnation]
 
-    async def learn(
-        self, *, step_s: float = 0.01, checkpoint_every: int = 0, publish_every: int = 1, copies: int = 1
-    ) -> None:
-        """The learner: takes batches until the end; sends `copies` of each message."""
-        version = self.controller.coordinator.version
-        link = self.peers.connect(Role.LEARNER, "learner", "learner")
+    async def _learn(self, script: LearnerScript) -> None:
+        learner = ScriptedLearner(
+            script, self.peers, version=self.controller.coordinator.version, steps=self.config.steps
+        )
+        self.batches, self.scored = learner.batches, learner.scored
+        await learner.run()
+        self.controller.learner_left()
 
-        async def say(message: PeerMessage) -> None:
-            for _ in range(copies):
-                self.peers.inbox.put_nowait(("learner", message))
-
-        async def checkpoint() -> None:
-            await say(CheckpointWritten(version=version, folder="x"))
-            while await link.receive() != CheckpointKept(version=version):
-                pass
-
-        assert isinstance(await link.receive(), Welcome)
-        await say(Published(manifest=make_manifest(version)))
-        while True:
-            await say(BatchRequest(version=version))
-            answer = await link.receive()
-            while not isinstance(answer, End) and not (isinstance(answer, Batch) and answer.version == version):
-                answer = await link.receive()
-            if isinstance(answer, End):
-                await checkpoint()
-                self.controller.learner_left()
-                return
-            self.batches.append(answer)
-            await asyncio.sleep(step_s)
-            version += 1
-            await say(Commit(version=version, metrics=StepMetrics(scalars={"learner/tokens": 1.0})))
-            if version % publish_every == 0 or version == self.config.steps:
-                await say(Published(manifest=make_manifest(version)))
-            if checkpoint_every and version % checkpoint_every == 0:
-                await checkpoint()
-
-    async def run(self, *, timeout_s: float = 20.0, **learner: float | int) -> None:
+    async def run(self, learner: LearnerScript = ORDINARY) -> None:
         """Runs to the end."""
-        learner_task = asyncio.create_task(self.learn(**learner))  # type: ignore[arg-type]
+        learner_task = asyncio.create_task(self._learn(learner))
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(20.0):
                 await self.controller.run()
         finally:
             for task in [learner_task, *self.generators.values()]:

@@ -1,0 +1,116 @@
+"""A learner without a model: takes batches and commits them, as the real one would.
+
+It says everything as often as its script tells, as a channel that repeats itself would.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from async_rl.protocol import (
+    Arrival,
+    ArrivalRequest,
+    Batch,
+    BatchRequest,
+    CheckpointKept,
+    CheckpointWritten,
+    Commit,
+    End,
+    PeerMessage,
+    Published,
+    Role,
+    StepMetrics,
+    TrajectoryGroup,
+    WeightManifest,
+    Welcome,
+)
+from tests.async_rl.controller.memory_peers import MemoryPeers
+
+NAME = "learner"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerScript:
+    """How a learner works."""
+
+    step_s: float = 0.01
+    checkpoint_every: int = 0
+    publish_every: int = 1
+    copies: int = 1
+    """Of each message."""
+    score_s: float | None = None
+    """How long it scores a group on its arrival; None: it does not."""
+
+
+def make_manifest(version: int) -> WeightManifest:
+    """A version without tensors: scripted engines look at its number only."""
+    return WeightManifest(
+        version=version,
+        transport="",
+        location="",
+        generation=version,
+        tensors=[],
+        num_bytes=0,
+        gather_s=0,
+        transfer_s=0,
+    )
+
+
+class ScriptedLearner:
+    """One life of a learner."""
+
+    def __init__(self, script: LearnerScript, peers: MemoryPeers, *, version: int, steps: int) -> None:
+        self._script = script
+        self._peers = peers
+        self._link = peers.connect(Role.LEARNER, NAME, NAME)
+        self._version = version
+        self._steps = steps
+        self.batches: list[Batch] = []
+        self.scored: list[tuple[int, TrajectoryGroup]] = []
+        """What it scored on arrival, and its version then."""
+
+    async def run(self) -> None:
+        """To the end, and its checkpoint."""
+        assert isinstance(await self._link.receive(), Welcome)
+        self._say(Published(manifest=make_manifest(self._version)))
+        while isinstance(answer := await self._next_batch(), Batch):
+            await self._train(answer)
+        await self._checkpoint()
+
+    async def _train(self, batch: Batch) -> None:
+        script = self._script
+        self.batches.append(batch)
+        await asyncio.sleep(script.step_s)
+        self._version += 1
+        self._say(Commit(version=self._version, metrics=StepMetrics(scalars={"learner/tokens": 1.0})))
+        if self._version % script.publish_every == 0 or self._version == self._steps:
+            self._say(Published(manifest=make_manifest(self._version)))
+        if script.checkpoint_every and self._version % script.checkpoint_every == 0:
+            await self._checkpoint()
+
+    async def _next_batch(self) -> Batch | End:
+        self._say(BatchRequest(version=self._version))
+        self._wish()
+        while True:
+            match await self._link.receive():
+                case End() as end:
+                    return end
+                case Batch() as batch if batch.version == self._version:
+                    return batch
+                case Arrival(number=number, group=group) if number == len(self.scored):
+                    assert self._script.score_s is not None, "nobody asked for it"
+                    self.scored.append((self._version, group))
+                    await asyncio.sleep(self._script.score_s)
+                    self._wish()
+
+    def _wish(self) -> None:
+        if self._script.score_s is not None:
+            self._say(ArrivalRequest(version=self._version, number=len(self.scored)))
+
+    async def _checkpoint(self) -> None:
+        self._say(CheckpointWritten(version=self._version, folder="x"))
+        while await self._link.receive() != CheckpointKept(version=self._version):
+            pass
+
+    def _say(self, message: PeerMessage) -> None:
+        for _ in range(self._script.copies):
+            self._peers.inbox.put_nowait((NAME, message))
