@@ -1,4 +1,4 @@
-"""A learner process from start to end: backend, weights, connection, loop.
+"""A learner process from start to end: models, weights, connection, loop.
 
 Owns what is built and closed in which order. The supervisor that starts the process is not known here.
 """
@@ -11,13 +11,18 @@ from pathlib import Path
 
 from async_rl.channel.peer_socket import BlockingPeerSocket
 from async_rl.checkpoints import read_loop_state
-from async_rl.config.schema import RunConfig, Transport
+from async_rl.config.rules import optimizer_steps
+from async_rl.config.schema import ModelConfig, RunConfig, Transport
 from async_rl.protocol import SCHEMA_VERSION, Hello, Role
 from async_rl.weights.shm import ShmWeightPublisher
 from async_rl.weights.transport import WeightPublisher
+from learner.advantages.inputs import Need
+from learner.advantages.table import ADVANTAGES
 from learner.batch_source import ControllerBatchSource
 from learner.learner import Learner
 from learner.megatron.backend import MegatronBackend
+from learner.megatron.critic import MegatronCritic
+from learner.roles import Roles
 
 CONNECT_TIMEOUT_S = 60.0
 
@@ -39,12 +44,7 @@ def run_learner(
         checkpoint: where to go on from; None begins with the model's own weights.
     """
     with ExitStack() as stack:
-        backend = stack.enter_context(closing(_policy(config)))
-        version = 0
-        if checkpoint is not None:
-            version = read_loop_state(checkpoint).version
-            backend.load(checkpoint / "learner")
-        reference = stack.enter_context(closing(_reference(config))) if config.objective.kl_coef > 0 else None
+        roles = _open_roles(config, stack)
         publisher = stack.enter_context(closing(PUBLISHERS[config.weights.transport](run_id)))
         hello = Hello(
             schema_version=SCHEMA_VERSION,
@@ -56,23 +56,34 @@ def run_learner(
         )
         max_bytes = config.channel.max_message_mib << 20
         peer = stack.enter_context(closing(BlockingPeerSocket(address, hello, max_message_bytes=max_bytes)))
-        peer.connect(CONNECT_TIMEOUT_S)
-        Learner(
+        learner = Learner(
             config,
-            backend=backend,
-            reference=reference,
+            roles=roles,
             publisher=publisher,
             source=ControllerBatchSource(peer),
             run_folder=run_folder,
-            version=version,
-        ).run()
+            version=0 if checkpoint is None else read_loop_state(checkpoint).version,
+        )
+        if checkpoint is not None:
+            learner.load(checkpoint)
+        peer.connect(CONNECT_TIMEOUT_S)
+        learner.run()
+
+
+def _open_roles(config: RunConfig, stack: ExitStack) -> Roles:
+    """The models that the objective asks for, closed with the stack."""
+    policy = stack.enter_context(closing(_policy(config)))
+    reference = stack.enter_context(closing(_reference(config))) if config.kl.coef > 0 else None
+    has_critic = Need.VALUES in ADVANTAGES[config.advantage.estimator].needs
+    critic = stack.enter_context(closing(_critic(config))) if has_critic else None
+    return Roles(policy=policy, reference=reference, critic=critic)
 
 
 def _policy(config: RunConfig) -> MegatronBackend:
     return MegatronBackend(
         config.model,
         config.learner.optimizer,
-        num_steps=config.steps * config.learner.epochs * config.learner.mini_batches,
+        num_steps=optimizer_steps(config),
         seed=config.seed,
         num_threads=config.learner.num_threads,
     )
@@ -81,3 +92,13 @@ def _policy(config: RunConfig) -> MegatronBackend:
 def _reference(config: RunConfig) -> MegatronBackend:
     """The model's own weights, whatever was resumed."""
     return MegatronBackend(config.model, None, num_steps=0, seed=config.seed, num_threads=config.learner.num_threads)
+
+
+def _critic(config: RunConfig) -> MegatronCritic:
+    return MegatronCritic(
+        ModelConfig(path=config.critic.path or config.model.path, dtype=config.model.dtype),
+        config.critic.optimizer,
+        num_steps=optimizer_steps(config),
+        seed=config.seed,
+        num_threads=config.learner.num_threads,
+    )

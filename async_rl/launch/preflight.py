@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from async_rl.channel.controller_socket import ControllerSocket
+from async_rl.config.objective_rules import VALUE_ESTIMATORS
 from async_rl.config.schema import RunConfig
 from async_rl.data.prompt_set import PromptSet
 from async_rl.data.source import load_rows
 from async_rl.data.tokenizer import Tokenizer
-from async_rl.errors import ConfigError, ResourceError
+from async_rl.errors import ConfigError, ModelError, ResourceError
 from async_rl.protocol import Prompt
 from async_rl.readiness import check_model_folder
 from async_rl.weights.slots import NUM_SLOTS, SHARED_MEMORY
@@ -38,7 +39,10 @@ def check(config: RunConfig) -> Preflight:
     """
     folder = Path(config.model.path)
     check_model_folder(folder)
-    check_length(config, read_shape(folder))
+    shape = read_shape(folder)
+    check_length(config, shape, folder)
+    if config.critic.path and config.advantage.estimator in VALUE_ESTIMATORS:
+        check_critic(config, shape)
     load_reward_function(config.reward.function)
     check_port(config)
     check_shared_memory(folder)
@@ -57,14 +61,27 @@ def prompt_set(config: RunConfig, tokenizer: Tokenizer, *, is_held_out: bool) ->
     return PromptSet.build(rows, tokenizer, max_tokens=config.data.max_prompt_tokens)
 
 
-def check_length(config: RunConfig, shape: ModelShape) -> None:
+def check_length(config: RunConfig, shape: ModelShape, folder: Path) -> None:
     """Raises a `ConfigError` where sequences may grow longer than the model's positions."""
     length = config.generation.max_model_len
     if length > shape.max_positions:
         raise ConfigError(
             f"generation.max_model_len={length}, but the model has {shape.max_positions} positions",
-            place=f"generation.max_model_len, {config.model.path}",
+            place=f"generation.max_model_len, {folder}",
             remedy=f"set generation.max_model_len={shape.max_positions} or less, or give a model with more positions",
+        )
+
+
+def check_critic(config: RunConfig, policy: ModelShape) -> None:
+    """Raises a `UserError` where the critic's body is missing, or cannot read what the policy writes."""
+    folder = Path(config.critic.path)
+    shape = read_shape(folder)
+    check_length(config, shape, folder)
+    if shape.vocab_size < policy.vocab_size:
+        raise ModelError(
+            f"the critic's body knows {shape.vocab_size} tokens, and the policy {policy.vocab_size}",
+            place=f"critic.path, {folder}",
+            remedy="give a model with the policy's tokenizer, or set critic.path= to start from the policy",
         )
 
 

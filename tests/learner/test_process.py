@@ -11,7 +11,15 @@ from safetensors.torch import load_file
 
 from async_rl.channel.controller_socket import ControllerSocket
 from async_rl.checkpoints import Checkpoints, LoopState
-from async_rl.config.schema import CheckpointConfig, LearnerConfig, ModelConfig, ObjectiveConfig, RunConfig
+from async_rl.config.objective import AdvantageConfig, Estimator, KLConfig, KLEstimator
+from async_rl.config.schema import (
+    CheckpointConfig,
+    CriticConfig,
+    LearnerConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+)
 from async_rl.ledger import Ledger
 from async_rl.protocol import (
     BatchRequest,
@@ -116,7 +124,7 @@ async def test_a_learner_publishes_commits_checkpoints_exports_and_goes_on_from_
         model=ModelConfig(path=str(tmp_path / "model")),
         learner=LearnerConfig(groups_per_step=2, micro_batch_tokens=64),
         checkpoint=CheckpointConfig(every=2),
-        objective=ObjectiveConfig(kl_coef=0.01),
+        kl=KLConfig(coef=0.01),
     )
     whole = await learn(config, socket, tmp_path / "whole", last=4, checkpoint=None)
     assert sorted(whole.weights) == [0, 1, 2, 3, 4] and sorted(whole.metrics) == [1, 2, 3, 4]
@@ -138,3 +146,32 @@ async def test_a_learner_publishes_commits_checkpoints_exports_and_goes_on_from_
     assert resumed.metrics[4].scalars["reference/kl"] == pytest.approx(
         whole.metrics[4].scalars["reference/kl"], rel=1e-3
     )
+
+
+async def test_a_critic_is_trained_and_goes_on_from_its_checkpoint(
+    socket: ControllerSocket, make_reference: MakeReference, tmp_path: Path
+) -> None:
+    make_reference("Qwen3ForCausalLM")
+    make_reference("LlamaForCausalLM", folder="body", num_hidden_layers=1)
+    config = RunConfig(
+        steps=3,
+        model=ModelConfig(path=str(tmp_path / "model")),
+        learner=LearnerConfig(groups_per_step=2, micro_batch_tokens=64),
+        checkpoint=CheckpointConfig(every=2),
+        advantage=AdvantageConfig(estimator=Estimator.gae),
+        critic=CriticConfig(path=str(tmp_path / "body"), optimizer=OptimizerConfig(lr=1e-2)),
+        kl=KLConfig(coef=0.01, estimator=KLEstimator.full),
+    )
+    whole = await learn(config, socket, tmp_path / "whole", last=3, checkpoint=None)
+    assert whole.metrics[1].scalars["reference/kl"] == pytest.approx(0, abs=1e-6)
+    assert whole.metrics[3].scalars["reference/kl"] > 1e-6
+    half = tmp_path / "whole" / "checkpoints" / "00000002"
+    resumed = await learn(config, socket, tmp_path / "resumed", last=3, checkpoint=half)
+    for name, tensor in whole.weights[3].items():
+        torch.testing.assert_close(resumed.weights[3][name], tensor, rtol=0, atol=1e-6)
+    critics = [scalars_of_the_critic(run.metrics[3]) for run in (whole, resumed)]
+    assert critics[0] and critics[0] == pytest.approx(critics[1], rel=1e-4)
+
+
+def scalars_of_the_critic(metrics: StepMetrics) -> dict[str, float]:
+    return {name: value for name, value in metrics.scalars.items() if name.startswith("critic/")}

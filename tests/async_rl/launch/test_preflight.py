@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from async_rl.config.schema import DataConfig, ModelConfig, NewModel, RewardConfig, RunConfig
+from async_rl.config.objective import AdvantageConfig, Estimator
+from async_rl.config.schema import CriticConfig, DataConfig, ModelConfig, NewModel, RewardConfig, RunConfig
 from async_rl.data.row import Row
 from async_rl.data.tasks.addition import Addition
 from async_rl.data.tokenizer import save_character_tokenizer
@@ -56,6 +57,19 @@ def test_sequences_longer_than_the_models_positions_are_refused(config: RunConfi
     longer = replace(config, generation=replace(config.generation, max_model_len=SHAPE.max_positions + 1))
     with pytest.raises(ConfigError, match=r"max_model_len=257, but the model has 256 positions"):
         preflight.check(longer)
+
+
+def test_a_critic_reads_what_the_policy_writes(config: RunConfig, tmp_path: Path) -> None:
+    save_character_tokenizer("ab", tmp_path / "tokenizer")
+    create_model(tmp_path / "other", SHAPE, tokenizer=tmp_path / "tokenizer", seed=0)
+    others = replace(config, critic=CriticConfig(path=str(tmp_path / "other")))
+    preflight.check(others)
+    valued = replace(others, advantage=AdvantageConfig(estimator=Estimator.gae))
+    with pytest.raises(ModelError, match=r"critic's body knows \d+ tokens, and the policy \d+"):
+        preflight.check(valued)
+    with pytest.raises(ModelError, match=r"no config\.json"):
+        preflight.check(replace(valued, critic=CriticConfig(path=str(tmp_path / "nowhere"))))
+    preflight.check(replace(valued, critic=CriticConfig(path=config.model.path)))
 
 
 def test_a_run_needs_no_held_out_prompts(config: RunConfig) -> None:
