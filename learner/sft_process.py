@@ -48,8 +48,8 @@ def _rows(config: SftConfig, *, is_held_out: bool) -> list[Row]:
 
 def _pairs(rows: list[Row], tokenizer: Tokenizer, max_prompt_tokens: int, observer: SftObserver) -> list[Pair]:
     prompts = PromptSet.build(rows, tokenizer, max_tokens=max_prompt_tokens)
-    if prompts.message is not None:
-        observer.said(prompts.message)
+    for message in prompts.messages:
+        observer.said(message)
     return make_pairs(prompts.prompts, tokenizer)
 
 

@@ -14,9 +14,11 @@ from async_rl.protocol import Prompt
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSet:
-    """The prompts of a data set, and how many were left out."""
+    """The prompts of a data set, how many were left out, and how many the model cannot read whole."""
 
     prompts: list[Prompt]
+    unreadable: list[Prompt]
+    """Those of them in which the tokenizer's unknown token stands for some text."""
     num_too_long: int
     longest: int
     """Tokens of the longest prompt that was left out; 0 if none was."""
@@ -41,6 +43,7 @@ class PromptSet:
             for number, (row, text, tokens) in enumerate(zip(rows, texts, ids, strict=True))
             if len(tokens) <= max_tokens
         ]
+        unknown = tokenizer.unknown_token_id
         too_long = [len(tokens) for tokens in ids if len(tokens) > max_tokens]
         if rows and not prompts:
             raise DataError(
@@ -48,14 +51,28 @@ class PromptSet:
                 place="data.max_prompt_tokens",
                 remedy="raise it (and generation.max_model_len), or give shorter prompts",
             )
-        return cls(prompts=prompts, num_too_long=len(too_long), longest=max(too_long, default=0), max_tokens=max_tokens)
+        return cls(
+            prompts=prompts,
+            unreadable=[prompt for prompt in prompts if unknown in prompt.token_ids],
+            num_too_long=len(too_long),
+            longest=max(too_long, default=0),
+            max_tokens=max_tokens,
+        )
 
     @property
-    def message(self) -> str | None:
-        """What the user should know of what was left out."""
-        if not self.num_too_long:
-            return None
-        return (
-            f"{self.num_too_long} of {self.num_too_long + len(self.prompts)} prompts are longer than "
-            f"data.max_prompt_tokens={self.max_tokens} (the longest has {self.longest}) and are left out."
-        )
+    def messages(self) -> list[str]:
+        """What the user should know of it."""
+        messages = []
+        if self.num_too_long:
+            messages.append(
+                f"{self.num_too_long} of {self.num_too_long + len(self.prompts)} prompts are longer than "
+                f"data.max_prompt_tokens={self.max_tokens} (the longest has {self.longest}) and are left out."
+            )
+        if self.unreadable:
+            first = self.unreadable[0]
+            messages.append(
+                f"{len(self.unreadable)} of {len(self.prompts)} prompts have text that the tokenizer does not know, "
+                "and the model reads an unknown token instead; "
+                f"the first is prompt {first.prompt_id}: {first.text!r:.100}"
+            )
+        return messages

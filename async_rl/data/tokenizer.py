@@ -50,6 +50,12 @@ class Tokenizer:
             )
         return int(token_id)
 
+    @property
+    def unknown_token_id(self) -> int | None:
+        """Stands for text that it cannot write otherwise; None where there is no such text."""
+        token_id = self._tokenizer.unk_token_id
+        return None if token_id is None else int(token_id)
+
     def render(self, prompt: str | Sequence[ChatMessage]) -> str:
         """A prompt as the model reads it: text as it is, messages through the chat template.
 

@@ -1,6 +1,7 @@
 """What is checked before any process starts, so that a user's mistake costs seconds.
 
-Owns the checks and the prompts that they load: model folder, tokenizer, data, reward function, port, shared memory.
+Owns the checks and the prompts that they load: model folder, tokenizer, data, reward function, port, cluster,
+shared memory.
 Each raises a `UserError` that says the value, the place and the remedy.
 """
 
@@ -45,13 +46,14 @@ def check(config: RunConfig) -> Preflight:
         check_critic(config, shape)
     load_reward_function(config.reward.function)
     check_port(config)
+    check_cluster(config.cluster.address)
     check_shared_memory(folder)
     tokenizer = Tokenizer(folder)
     sets = [prompt_set(config, tokenizer, is_held_out=is_held_out) for is_held_out in (False, True)]
     return Preflight(
         prompts=sets[0].prompts,
         held_out=sets[1].prompts,
-        messages=[s.message for s in sets if s.message is not None],
+        messages=[message for s in sets for message in s.messages],
     )
 
 

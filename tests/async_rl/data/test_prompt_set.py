@@ -30,13 +30,23 @@ def test_a_prompt_keeps_its_rows_number_answer_task_and_metadata(tokenizer: Toke
 
 def test_what_is_left_out_is_counted_in_a_message(tokenizer: Tokenizer) -> None:
     built = PromptSet.build(rows("abc", "b", "abcabc"), tokenizer, max_tokens=2)
-    assert built.message == (
+    assert built.messages == [
         "2 of 3 prompts are longer than data.max_prompt_tokens=2 (the longest has 6) and are left out."
-    )
+    ]
 
 
 def test_there_is_no_message_when_all_fit(tokenizer: Tokenizer) -> None:
-    assert PromptSet.build(rows("ab"), tokenizer, max_tokens=2).message is None
+    assert PromptSet.build(rows("ab"), tokenizer, max_tokens=2).messages == []
+
+
+def test_prompts_that_the_tokenizer_cannot_write_are_counted_and_the_first_is_named(tokenizer: Tokenizer) -> None:
+    built = PromptSet.build(rows("ab", "aß", "cab", "?b"), tokenizer, max_tokens=2)
+    assert len(built.prompts) == 3, "they are kept"
+    assert [prompt.text for prompt in built.unreadable] == ["aß", "?b"]
+    assert built.messages[1] == (
+        "2 of 3 prompts have text that the tokenizer does not know, and the model reads an unknown token instead; "
+        "the first is prompt 1: 'aß'"
+    )
 
 
 def test_a_set_without_a_short_prompt_is_refused_with_the_shortest(tokenizer: Tokenizer) -> None:
