@@ -16,6 +16,7 @@ from async_rl.data.prompt_set import PromptSet
 from async_rl.data.source import load_rows
 from async_rl.data.tokenizer import Tokenizer
 from async_rl.errors import ConfigError, ModelError, ResourceError
+from async_rl.launch.cluster_address import check_cluster
 from async_rl.protocol import Prompt
 from async_rl.readiness import check_model_folder
 from async_rl.weights.slots import NUM_SLOTS, SHARED_MEMORY
