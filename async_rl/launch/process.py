@@ -38,6 +38,15 @@ def log_to(path: Path) -> None:
     logging.captureWarnings(True)
 
 
+def take_interrupts() -> None:
+    """Hears Ctrl-C even where a script started this process in its background, with SIGINT ignored.
+
+    asyncio leaves an ignored signal alone, so one that came before our own handlers stand would be lost.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @contextmanager
 def interrupts_heard() -> Iterator[None]:
     """Raises KeyboardInterrupt at the end of the block where a Ctrl-C within it was swallowed.

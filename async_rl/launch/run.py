@@ -28,7 +28,7 @@ from async_rl.errors import RunError
 from async_rl.journal import Journal
 from async_rl.launch import preflight
 from async_rl.launch.cluster import Cluster
-from async_rl.launch.process import interrupts_heard, libraries_in, log_to
+from async_rl.launch.process import interrupts_heard, libraries_in, log_to, take_interrupts
 from async_rl.launch.semaphores import remove_semaphores, remove_stale_semaphores
 from async_rl.launch.start import Resume, Start, begin, folder_of, say
 from async_rl.launch.supervision import Supervisor
@@ -55,6 +55,7 @@ def launch(config: RunConfig, *, resume: Resume, console: Console) -> Exit:
         UserError: found before anything starts, or raised by any process.
         RunError: the run could not go on; its folder has the logs and the last checkpoint.
     """
+    take_interrupts()
     remove_stale()
     remove_stale_semaphores()
     with interrupts_heard():

@@ -1,6 +1,7 @@
 """What a process of a run does first, seen from outside, in processes of their own."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -58,6 +59,28 @@ def test_a_ctrl_c_that_a_library_swallows_is_not_lost() -> None:
     with interrupts_heard():
         pass
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(("first", "code"), [("take_interrupts()", 130), ("pass", 0)])
+def test_a_ctrl_c_is_heard_in_the_background_of_a_script(first: str, code: int) -> None:
+    program = (
+        "import asyncio, os, signal\n"
+        "from async_rl.launch.process import take_interrupts\n"
+        f"{first}\n"
+        "async def start():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    await asyncio.sleep(0.1)\n"
+        "asyncio.run(start())\n"
+    )
+    # A shell without job control ignores SIGINT for what it starts with `&`.
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        ["bash", "-c", f"{shlex.join(command)} & wait $!"],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == code
 
 
 def test_whatever_is_printed_is_in_its_log_and_nowhere_else(tmp_path: Path) -> None:
