@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import psutil
 import pytest
+import torch
 
 from async_rl.channel.controller_socket import ControllerSocket
 from async_rl.data.tokenizer import Tokenizer
@@ -28,11 +29,12 @@ from async_rl.protocol import (
     Role,
 )
 from async_rl.weights.shm import ShmWeightPublisher
+from tests.generators import reward_functions
 from tests.generators.desk import make_lease
 from tests.generators.tiny_model import build_model, save
 
 M = TypeVar("M", bound=Message)
-REWARD = f"{Path(__file__).parent / 'reward_functions.py'}:length"
+REWARD = f"{Path(__file__).parent / 'reward_functions.py'}:checksum"
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +74,18 @@ async def all_gone(processes: list[psutil.Process]) -> bool:
     return not (await asyncio.to_thread(psutil.wait_procs, processes, timeout=10))[1]
 
 
+def reward_of(response: str) -> float:
+    return reward_functions.checksum("", response, "", {})
+
+
+def greedy_answer(seed: int, prompt: list[int], *, max_tokens: int) -> list[int]:
+    """As transformers finds it."""
+    model = build_model(seed, tie=True)
+    ids = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=max_tokens)
+    answer: list[int] = ids[0, len(prompt) :].tolist()
+    return answer
+
+
 @pytest.mark.integration
 async def test_it_serves_until_the_end_and_leaves_nothing(model_folder: Path) -> None:
     publisher = ShmWeightPublisher(f"test-process-{os.getpid()}")
@@ -86,11 +100,12 @@ async def test_it_serves_until_the_end_and_leaves_nothing(model_folder: Path) ->
             assert (await hear(socket, Activated)).activation.version == 3
 
             prompt = Prompt(prompt_id=9, text="&'", token_ids=[6, 7], answer="")
-            await socket.send("generator-0-x", Grant(leases=[make_lease(1, prompt=prompt)]))
+            await socket.send("generator-0-x", Grant(leases=[make_lease(1, prompt=prompt, greedy_baseline=True)]))
             group = (await hear(socket, Delivery)).group
             await socket.send("generator-0-x", Ack(purpose=Purpose.TRAIN, group_id=1, attempt=0))
             decode = Tokenizer(model_folder).decode
-            assert group.rewards == [float(len(decode(t.token_ids.tolist()))) for t in group.trajectories]
+            assert group.rewards == [reward_of(decode(t.token_ids.tolist())) for t in group.trajectories]
+            assert group.baseline_reward == reward_of(decode(greedy_answer(7, prompt.token_ids, max_tokens=16)))
             assert group.oldest_version == group.newest_version == 3
 
             children = psutil.Process(process.pid).children(recursive=True)
