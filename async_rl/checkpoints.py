@@ -86,9 +86,19 @@ def read_loop_state(checkpoint: Path) -> LoopState:
     path = checkpoint / LOOP_FILE
     try:
         return msgspec.json.decode(path.read_bytes(), type=LoopState)
-    except (OSError, msgspec.DecodeError) as error:
-        raise ResourceError(
-            f"{checkpoint} is not a checkpoint: {error}",
-            place=str(path),
-            remedy="give a folder runs/NAME/checkpoints/VERSION that holds loop.json and learner/",
-        ) from error
+    except FileNotFoundError as error:
+        why = f"it has no {LOOP_FILE}" if checkpoint.is_dir() else "there is no such folder"
+        raise _no_checkpoint(checkpoint, why) from error
+    except OSError as error:
+        raise _no_checkpoint(checkpoint, f"{LOOP_FILE} cannot be read ({error.strerror})") from error
+    except msgspec.DecodeError as error:
+        raise _no_checkpoint(checkpoint, f"{LOOP_FILE} is damaged ({error})") from error
+
+
+def _no_checkpoint(folder: Path, why: str) -> ResourceError:
+    latest = Checkpoints(folder / "checkpoints", keep=1).latest
+    return ResourceError(
+        f"{folder} is not a checkpoint: {why}",
+        place=str(folder),
+        remedy=f"did you mean {latest}?" if latest else f"give a folder runs/NAME/checkpoints/VERSION with {LOOP_FILE}",
+    )

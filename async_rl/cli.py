@@ -239,11 +239,12 @@ def sft(config: ConfigArgument, overrides: OverridesArgument = None) -> None:
 def export(
     checkpoint: Annotated[Path, typer.Argument(help="A folder runs/NAME/checkpoints/VERSION.")],
     folder: Annotated[Path, typer.Argument(metavar="OUT", help="The Hugging Face folder to write.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace a model that is in OUT already.")] = False,
 ) -> None:
     """Writes a model."""
     from async_rl.launch.export import export_checkpoint
 
-    export_checkpoint(checkpoint, folder)
+    export_checkpoint(checkpoint, folder, force=force)
     out.print(f"The model is in {folder}", highlight=False, soft_wrap=True)
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 from async_rl.errors import ResourceError
 
+RUN_REMEDY = "free some disk, or choose another runs_dir; --resume auto goes on from the last checkpoint"
+
 
 @contextmanager
-def writing(what: str, path: Path) -> Iterator[None]:
+def writing(what: str, path: Path, *, remedy: str = RUN_REMEDY) -> Iterator[None]:
     """Around whatever writes `what` to `path`.
 
     Raises:
@@ -20,5 +22,5 @@ def writing(what: str, path: Path) -> Iterator[None]:
         raise ResourceError(
             f"cannot write {what}: {error.strerror or error}",
             place=str(path),
-            remedy="free some disk, or choose another runs_dir; --resume auto goes on from the last checkpoint",
+            remedy=remedy,
         ) from error

@@ -1,18 +1,32 @@
-"""From a run's checkpoint to a Hugging Face folder."""
+"""From a run's checkpoint to a Hugging Face folder, which is there whole or not at all.
 
+Owns what may be written over. What a model folder holds is the learner's.
+"""
+
+import os
+import shutil
 from pathlib import Path
 
 from async_rl.checkpoints import read_loop_state
 from async_rl.config.compose import load_run_config
+from async_rl.disk import writing
 from async_rl.errors import ResourceError
 from learner.megatron.backend import MegatronBackend
 
+PLACE = "OUT"
 
-def export_checkpoint(checkpoint: Path, folder: Path) -> None:
+
+def export_checkpoint(checkpoint: Path, folder: Path, *, force: bool = False) -> None:
     """Writes the policy of `runs/NAME/checkpoints/VERSION` to a folder, made if missing.
 
+    Args:
+        checkpoint: a folder that a run wrote.
+        folder: where the model goes.
+        force: a model that is there already is replaced.
+
     Raises:
-        UserError: it is no checkpoint, or the run's config or model folder is gone.
+        UserError: it is no checkpoint, the run's config or model folder is gone, or the folder holds something or
+            cannot be written.
     """
     read_loop_state(checkpoint)
     config_path = checkpoint.absolute().parent.parent / "config.yaml"
@@ -22,16 +36,42 @@ def export_checkpoint(checkpoint: Path, folder: Path) -> None:
             place=str(checkpoint),
             remedy="give a checkpoint in its run's folder: config.yaml says which model it is of",
         )
+    check_target(folder, force=force)
     config = load_run_config(config_path)
-    backend = MegatronBackend(
-        config.model,
-        config.learner.optimizer,
-        num_steps=config.steps * config.learner.epochs * config.learner.mini_batches,
-        seed=config.seed,
-        num_threads=config.learner.num_threads,
-    )
-    try:
-        backend.load(checkpoint / "learner")
-        backend.export(folder)
-    finally:
-        backend.close()
+    target = folder.resolve()
+    beside = target.with_name(f".{target.name}.writing")
+    with writing("the model", folder, remedy="free some disk, or choose a folder that you may write"):
+        # Before the minutes that a large model takes to load.
+        beside.mkdir(parents=True, exist_ok=True)
+        try:
+            backend = MegatronBackend(
+                config.model,
+                config.learner.optimizer,
+                num_steps=config.steps * config.learner.epochs * config.learner.mini_batches,
+                seed=config.seed,
+                num_threads=config.learner.num_threads,
+            )
+            try:
+                backend.load(checkpoint / "learner")
+                backend.export(beside)
+            finally:
+                backend.close()
+            if target.exists():
+                shutil.rmtree(target)
+            os.replace(beside, target)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+
+
+def check_target(folder: Path, *, force: bool) -> None:
+    """Raises a `ResourceError` where an export would destroy something that nobody gave up."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not (folder / "config.json").is_file():
+        raise ResourceError(
+            f"{folder} exists and holds no model", place=PLACE, remedy="name a folder of its own for the model"
+        )
+    if not force:
+        raise ResourceError(
+            f"there is a model in {folder}", place=PLACE, remedy="name another folder, or replace it with --force"
+        )

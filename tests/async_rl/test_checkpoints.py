@@ -66,12 +66,31 @@ def test_what_a_crash_left_half_written_is_no_checkpoint_and_is_removed(tmp_path
     assert sorted(p.name for p in tmp_path.iterdir()) == ["00000003", "00000005"]
 
 
-@pytest.mark.parametrize("content", [None, "{", '{"version": 3}'], ids=["missing", "torn", "of another kind"])
-def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, content: str | None) -> None:
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "it has no loop.json"),
+        ("{", "loop.json is damaged (Input data was truncated)"),
+        ('{"version": 3}', "loop.json is damaged (Object missing required field `ledger`)"),
+    ],
+    ids=["missing", "torn", "of another kind"],
+)
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, content: str | None, why: str) -> None:
     if content is not None:
         (tmp_path / "loop.json").write_text(content)
-    with pytest.raises(ResourceError, match="is not a checkpoint"):
+    with pytest.raises(ResourceError) as caught:
         read_loop_state(tmp_path)
+    assert (caught.value.problem, caught.value.place) == (f"{tmp_path} is not a checkpoint: {why}", str(tmp_path))
+    assert caught.value.remedy == "give a folder runs/NAME/checkpoints/VERSION with loop.json"
+
+
+def test_what_is_nowhere_and_the_folder_of_a_run_are_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match="nowhere is not a checkpoint: there is no such folder"):
+        read_loop_state(tmp_path / "nowhere")
+    folder = complete(Checkpoints(tmp_path / "checkpoints", keep=1), 12)
+    with pytest.raises(ResourceError) as caught:
+        read_loop_state(tmp_path)
+    assert caught.value.remedy == f"did you mean {folder}?"
 
 
 def test_a_place_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
