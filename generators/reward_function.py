@@ -67,11 +67,11 @@ def takes_tokens(function: RewardFunction) -> bool:
 
 
 def _check_signature(spec: str, function: RewardFunction) -> None:
-    tokens: list[str] | None = [] if takes_tokens(function) else None
-    call = RewardCall(prompt="", response="", answer="", metadata={}, num_tokens=0, tokens=tokens)
     try:
+        tokens: list[str] | None = [] if takes_tokens(function) else None
+        call = RewardCall(prompt="", response="", answer="", metadata={}, num_tokens=0, tokens=tokens)
         call.make(inspect.signature(function).bind)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # of a builtin without a signature, the latter
         raise RewardError(
             f"{spec} cannot be called: {error}", place=_PLACE, remedy=f"write it as `{_SIGNATURE}`"
         ) from error

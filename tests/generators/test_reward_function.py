@@ -39,6 +39,7 @@ def test_parameters_with_defaults_may_follow() -> None:
         (f"{MODULE}:missing", "has no 'missing'"),
         (f"{MODULE}:NOT_CALLABLE", "is no function"),
         (f"{MODULE}:too_few", "cannot be called: too many positional arguments"),
+        ("builtins:min", "cannot be called: no signature found"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_its_place_and_a_remedy(spec: str, problem: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from async_rl.protocol import ControllerMessage, GeneratorMessage, Hello, PeerMessage, Role, Welcome
+from async_rl.protocol import SCHEMA_VERSION, ControllerMessage, GeneratorMessage, Hello, PeerMessage, Role, Welcome
 
 
 class MemoryPeers:
@@ -33,7 +33,7 @@ class MemoryPeers:
     def connect(self, role: Role, name: str, incarnation: str) -> "MemoryLink":
         """A peer's end, which has said hello."""
         self.outboxes[incarnation] = asyncio.Queue()
-        hello = Hello(schema_version=1, role=role, name=name, incarnation=incarnation, pid=0, host="")
+        hello = Hello(schema_version=SCHEMA_VERSION, role=role, name=name, incarnation=incarnation, pid=0, host="")
         self.inbox.put_nowait((incarnation, hello))
         self.outboxes[incarnation].put_nowait(Welcome(epoch="test"))
         return MemoryLink(self, incarnation)
