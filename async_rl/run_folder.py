@@ -118,14 +118,14 @@ class RunFolder:
         os.replace(self.path, aside)
         return aside
 
-    def create(self) -> None:
-        """Makes the folders, and points `latest` here.
+    def create(self, *parts: Path) -> None:
+        """Makes the folder, its logs and those of its `parts` that are named, and points `latest` here.
 
         Raises:
             ResourceError: the place cannot be written.
         """
         try:
-            for folder in (self.path, self.logs, self.journal, self.checkpoints):
+            for folder in (self.path, self.logs, *parts):
                 folder.mkdir(parents=True, exist_ok=True)
             link = self.path.parent / f".{LATEST}-{os.getpid()}"
             link.symlink_to(self.path.name)

@@ -68,7 +68,7 @@ def begin(config: RunConfig, resume: Resume, console: Console) -> Start:
         aside = folder.set_aside()
         if aside is not None:
             say(console, f"An earlier run of this name was moved to {aside} (--resume auto would go on with it).")
-    folder.create()
+    folder.create(folder.journal, folder.checkpoints)
     checkpoints.remove_unfinished()
     with writing("the config", folder.config):
         folder.config.write_text(dump_config(config), encoding="utf-8")

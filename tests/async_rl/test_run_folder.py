@@ -12,8 +12,8 @@ from async_rl.run_folder import RunFolder
 def test_a_new_folder_is_the_latest(tmp_path: Path) -> None:
     for name in ("first", "second"):
         folder = RunFolder(tmp_path / name)
-        folder.create()
-        assert folder.logs.is_dir() and folder.journal.is_dir() and folder.checkpoints.is_dir()
+        folder.create(folder.journal)
+        assert sorted(p.name for p in folder.path.iterdir()) == ["journal", "logs"], "only what is asked for"
     assert (tmp_path / "latest").resolve() == tmp_path / "second"
     assert os.readlink(tmp_path / "latest") == "second", "relative: the folder of runs can be moved"
 

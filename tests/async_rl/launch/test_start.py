@@ -19,6 +19,7 @@ def test_a_new_run_begins_at_version_0_with_its_config_beside_it(config: RunConf
     start = begin(config, Resume.NEVER, console)
     assert (start.version, start.trained_tokens, start.checkpoint) == (0, 0, None)
     assert load_run_config(start.folder.config) == config
+    assert start.folder.journal.is_dir() and start.folder.checkpoints.is_dir()
     assert said(console) == ""
 
 
