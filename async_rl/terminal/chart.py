@@ -1,4 +1,4 @@
-"""Charts of one line and of a few: sparkline, bars, durations. Pure text."""
+"""Charts of one line and of a few: sparkline, bars, durations, numbers. Pure text."""
 
 import math
 from collections.abc import Sequence
@@ -29,6 +29,11 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def number(value: float | None, form: str = ".3f") -> str:
+    """A number in a format, – where there is none: None, or a mean of nothing."""
+    return "–" if value is None or math.isnan(value) else format(value, form)
 
 
 def _level(value: float, low: float, high: float) -> int:

@@ -1,7 +1,5 @@
 """The live panel: a snapshot as rich renderables. Pure."""
 
-import math
-
 from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -10,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from async_rl.ledger import Counts
-from async_rl.terminal.chart import bar, duration, sparkline
+from async_rl.terminal.chart import bar, duration, number, sparkline
 from async_rl.terminal.status import RunStatus
 
 CHART_WIDTH = 48
@@ -92,19 +90,15 @@ def _idle(share: float) -> Text:
 def _rewards(status: RunStatus) -> Table:
     table = Table.grid(padding=(0, 1))
     table.add_row(
-        f"{'reward':<10}", Text(sparkline(status.rewards, width=CHART_WIDTH), "green"), f"{status.rewards[-1]:.3f}"
+        f"{'reward':<10}", Text(sparkline(status.rewards, width=CHART_WIDTH), "green"), number(status.rewards[-1])
     )
     held_out = status.evaluation
     if held_out is not None:
         table.add_row(
             f"{'held out':<10}",
-            f"sampled {_number(held_out.reward)}  greedy {_number(held_out.greedy)}  at version {held_out.version}",
+            f"sampled {number(held_out.reward)}  greedy {number(held_out.greedy)}  at version {held_out.version}",
         )
     return table
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None or math.isnan(value) else f"{value:.3f}"
 
 
 def _ledger(counts: Counts) -> Text:

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.text import Text
 
-from async_rl.terminal.chart import duration
+from async_rl.terminal.chart import duration, number
 from async_rl.terminal.status import RunStatus
 
 
@@ -30,7 +30,8 @@ class PlainView:
         """Nothing stands open."""
 
     def _is_news(self, status: RunStatus, last: RunStatus) -> bool:
-        if status.phase != last.phase:
+        # Once batches are trained the line does not name the phase: it would be the last one again.
+        if status.phase != last.phase and status.learner is None:
             return True
         is_due = status.elapsed_s - last.elapsed_s >= self._interval_s or status.version == status.steps
         return status.version != last.version and is_due
@@ -49,7 +50,7 @@ def describe(status: RunStatus) -> str:
     idle = [row.idle_share for row in status.generators]
     parts = [
         f"[{duration(status.elapsed_s)}] step {status.version}/{status.steps}",
-        f"reward {status.rewards[-1]:.3f}",
+        f"reward {number(status.rewards[-1])}",
         f"loss {status.learner.loss:+.4f}",
         f"staleness {mean:.2f} (max {max(0, len(status.staleness) - 1)}/{status.staleness_bound})",
         f"generators {sum(row.tokens_per_s for row in status.generators):.0f} tok/s"

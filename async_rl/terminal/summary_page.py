@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from async_rl.summary import Exit, StartEnd, Summary
-from async_rl.terminal.chart import duration
+from async_rl.terminal.chart import duration, number
 from async_rl.terminal.panel import staleness_chart
 
 
@@ -42,19 +42,19 @@ def _numbers(summary: Summary) -> Table:
     wall = "–" if summary.wall_s is None else duration(summary.wall_s)
     table.add_row("trained", f"{summary.steps} steps, {summary.trained_tokens:,} tokens in {wall}")
     speed, idle = summary.tokens_per_s, summary.idle
-    table.add_row("generators", f"{_number(speed.generators, ',.0f')} tokens/s, idle {_number(idle.generators, '.0%')}")
-    table.add_row("learner", f"{_number(speed.learner, ',.0f')} tokens/s, idle {_number(idle.learner, '.0%')}")
+    table.add_row("generators", f"{number(speed.generators, ',.0f')} tokens/s, idle {number(idle.generators, '.0%')}")
+    table.add_row("learner", f"{number(speed.learner, ',.0f')} tokens/s, idle {number(idle.learner, '.0%')}")
     weights = summary.weights
     table.add_row(
         "weights",
-        f"sampled with {_number(weights.active_s, '.3f')} s after their publishing, "
-        f"engines stood still {_number(weights.pause_s, '.3f')} s (medians)",
+        f"sampled with {number(weights.active_s, '.3f')} s after their publishing, "
+        f"engines stood still {number(weights.pause_s, '.3f')} s (medians)",
     )
     importance = summary.importance
     table.add_row(
         "importance",
-        f"mean {_number(importance.mean, '.3f')}, truncated {_number(importance.truncated_share, '.1%')}, "
-        f"effective sample {_number(importance.ess, '.0%')}",
+        f"mean {number(importance.mean, '.3f')}, truncated {number(importance.truncated_share, '.1%')}, "
+        f"effective sample {number(importance.ess, '.0%')}",
     )
     return table
 
@@ -79,8 +79,4 @@ def _grid() -> Table:
 
 
 def _change(pair: StartEnd) -> str:
-    return f"{_number(pair.start, '.3f')} → {_number(pair.end, '.3f')}"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
+    return f"{number(pair.start, '.3f')} → {number(pair.end, '.3f')}"

@@ -3,7 +3,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from async_rl.terminal.chart import BLOCKS, bar, duration, sparkline
+from async_rl.terminal.chart import BLOCKS, bar, duration, number, sparkline
 
 
 def test_a_sparkline_rises_with_its_values() -> None:
@@ -35,3 +35,8 @@ def test_anything_above_nothing_can_be_seen_in_a_bar() -> None:
 
 def test_durations() -> None:
     assert [duration(s) for s in (0, 7.4, 754, 3723)] == ["0:00", "0:07", "12:34", "1:02:03"]
+
+
+def test_numbers_and_where_there_is_none() -> None:
+    assert [number(v) for v in (0.5, None, math.nan)] == ["0.500", "–", "–"]
+    assert number(1234.5, ",.0f") == "1,234"

@@ -1,4 +1,5 @@
 import io
+import math
 from dataclasses import replace
 
 from rich.console import Console
@@ -46,6 +47,19 @@ def test_a_new_phase_is_news_at_once() -> None:
     view.update(starting())
     view.update(replace(starting(), phase="training"))
     assert len(stream.getvalue().splitlines()) == 2
+
+
+def test_the_end_does_not_say_the_last_step_again() -> None:
+    view, stream = plain()
+    for phase in ("training", "finishing", "ending"):
+        view.update(replace(training(version=100), phase=phase))
+    assert len(stream.getvalue().splitlines()) == 1
+
+
+def test_a_batch_without_rewards_has_no_number() -> None:
+    view, stream = plain()
+    view.update(replace(training(), rewards=(0.5, math.nan)))
+    assert "reward –  loss" in stream.getvalue()
 
 
 def test_messages_are_not_read_as_markup() -> None:
