@@ -30,7 +30,11 @@ class BatchTotals:
     def of(cls, mask: Tensor, length_norm: float) -> Self:
         """Counts a mini-batch's mask [N, T] bool."""
         assert mask.dtype == torch.bool and length_norm > 0, (mask.dtype, length_norm)
-        return cls(num_tokens=int(mask.sum()), num_sequences=int(mask.any(1).sum()), length_norm=length_norm)
+        return cls(
+            num_tokens=int(mask.count_nonzero()),
+            num_sequences=int(mask.any(1).count_nonzero()),
+            length_norm=length_norm,
+        )
 
 
 Aggregation = Callable[[Tensor, BatchTotals], Tensor]

@@ -102,21 +102,19 @@ def policy_loss(
         kl_coef: weight of the KL in the loss; 0 reports the KL only.
         exact_kl: [N, T] KL(π‖reference) over the vocabulary, with gradient; what `kl.estimator=full` reads.
     """
-    is_exact = kl.estimator is KLEstimator.full and exact_kl is not None
-    assert all(x is None or x.shape == tokens.mask.shape for x in (logprobs, entropy, exact_kl)), tokens.mask.shape
-    assert entropy is not None or loss.entropy_coef == 0, "an entropy bonus needs the entropy"
-    assert kl_coef == 0 or is_exact or tokens.reference_logprobs is not None, "a KL in the loss needs a reference"
+    exact = exact_kl if kl.estimator is KLEstimator.full else None
     parts = _Parts(tokens=tokens, loss=loss, kl=kl, kl_coef=kl_coef)
-    inputs = (logprobs, entropy if loss.entropy_coef else None, exact_kl if is_exact and kl_coef else None)
-    total, reports = loss_by_rows(parts.of_rows, inputs)
-    nothing = torch.zeros((), device=logprobs.device).expand_as(tokens.mask)
-    reference_kl = exact_kl.detach() if is_exact and exact_kl is not None else [*reports, nothing][5]
+    assert all(x is None or x.shape == tokens.mask.shape for x in (logprobs, entropy, exact)), tokens.mask.shape
+    assert entropy is not None or loss.entropy_coef == 0, "an entropy bonus needs the entropy"
+    assert kl_coef == 0 or exact is not None or parts.estimates_kl, "a KL in the loss needs what estimates it"
+    inputs = (logprobs, entropy if loss.entropy_coef else None, exact if kl_coef else None)
+    total, (*tokens_said, log_ratio_sums, reference_kl) = loss_by_rows(parts.of_rows, inputs)
     return PolicyLoss(
         loss=total,
-        surrogate=TokenReport(*reports[:4]),
-        log_ratio_sums=reports[4],
-        entropy=nothing if entropy is None else entropy.detach(),
-        reference_kl=reference_kl,
+        surrogate=TokenReport(*tokens_said),
+        log_ratio_sums=log_ratio_sums,
+        entropy=reference_kl.new_zeros(()).expand_as(tokens.mask) if entropy is None else entropy.detach(),
+        reference_kl=reference_kl.expand_as(tokens.mask) if exact is None else exact.detach(),
     )
 
 
@@ -129,22 +127,25 @@ class _Parts:
     kl: KLConfig
     kl_coef: float
 
+    @property
+    def estimates_kl(self) -> bool:
+        """Whether the KL is made of the sampled tokens' log-probabilities."""
+        return self.kl.estimator is not KLEstimator.full and self.tokens.reference_logprobs is not None
+
     def of_rows(self, rows: slice, inputs: Sequence[Tensor | None]) -> RowsLoss:
-        """The sum over some rows; reports the ratios and flags, the sums of log-ratios, the KL if it is estimated."""
-        logprobs, entropy, exact_kl = inputs
-        assert logprobs is not None
-        mask = self.tokens.mask[rows]
+        """The sum over some rows; reports ratios and flags, the sums of log-ratios and the estimated KL [n, T or 1]."""
+        given, entropy, exact_kl = inputs
+        assert given is not None
+        # Once for all terms, so that their gradients add up before they are rounded.
+        logprobs, mask = at_least_float32(given), self.tokens.mask[rows]
         row_losses, reports = self._surrogate(rows, logprobs)
         if entropy is not None:
             row_losses = row_losses - self.loss.entropy_coef * _row_sums(entropy, mask)
-        if exact_kl is not None:
-            row_losses = row_losses + self.kl_coef * _row_sums(exact_kl, mask)
-        elif self.tokens.reference_logprobs is not None:
-            kl = self._estimated_kl(logprobs, self.tokens.reference_logprobs[rows], mask)
-            reports = (*reports, kl.detach())
-            if self.kl_coef:
-                row_losses = row_losses + self.kl_coef * _row_sums(kl, mask)
-        return RowsLoss((row_losses * self.tokens.row_scales[rows]).sum(), reports)
+        kl = self._estimated_kl(rows, logprobs) if self.estimates_kl else exact_kl
+        if kl is not None and self.kl_coef:
+            row_losses = row_losses + self.kl_coef * _row_sums(kl, mask)
+        said = kl.detach() if kl is not None and self.estimates_kl else logprobs.new_zeros(len(mask), 1)
+        return RowsLoss((row_losses * self.tokens.row_scales[rows]).sum(), (*reports, said))
 
     def _surrogate(self, rows: slice, logprobs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """([n] float64 sums over each row, reports)"""
@@ -169,11 +170,13 @@ class _Parts:
         )
         return _row_sums(losses, mask), reports
 
-    def _estimated_kl(self, logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor) -> Tensor:
+    def _estimated_kl(self, rows: slice, logprobs: Tensor) -> Tensor:
+        """[n, T], 0 outside of the mask."""
+        assert self.tokens.reference_logprobs is not None
         estimator = KL_ESTIMATORS[self.kl.estimator]
         if self.kl.straight_through:
             estimator = straight_through(estimator)
-        return estimator(reference_log_ratios(logprobs, reference_logprobs, mask))
+        return estimator(reference_log_ratios(logprobs, self.tokens.reference_logprobs[rows], self.tokens.mask[rows]))
 
 
 def _row_sums(values: Tensor, mask: Tensor) -> Tensor:
