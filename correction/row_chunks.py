@@ -1,15 +1,21 @@
-"""Pieces of a batch that stay in a core's cache from one operation to the next.
+"""Pieces of a batch that stay in a core's cache from one operation to the next, and memory for the whole.
 
 A formula of many small operations reads and writes memory once for each; row by row, in pieces, it does so once
 for all. Owns the size of a piece. Only for formulas that treat each row by itself.
 """
 
+import mmap
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
-CHUNK_ELEMENTS = 1 << 15
-"""In float32 128 KiB: half a dozen such pieces fit into a second-level cache of 1 MiB."""
+CHUNK_ELEMENTS = 1 << 17
+"""In float32 512 KiB. Smaller ones fit a second-level cache better, but then what an operation costs by itself counts
+for more."""
+
+HUGE_BYTES = 1 << 25
+"""Blocks of this size malloc always takes from the system anew; smaller ones it keeps for the next that asks."""
 
 
 def row_chunks(batch: Tensor) -> Iterator[slice]:
@@ -19,3 +25,16 @@ def row_chunks(batch: Tensor) -> Iterator[slice]:
     step = max(1, CHUNK_ELEMENTS // max(1, width)) if batch.device.type == "cpu" else max(1, num_rows)
     for start in range(0, max(1, num_rows), step):
         yield slice(start, start + step)
+
+
+def empty_batch(like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Memory for a result of the same shape and device, not filled; in huge pages where it is large.
+
+    The first touch of new memory costs as much as a dozen arithmetic operations on it, most of that for each page.
+    """
+    size = like.numel() * dtype.itemsize
+    if like.device.type != "cpu" or size < HUGE_BYTES:
+        return torch.empty(like.shape, dtype=dtype, device=like.device)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(like.shape)

@@ -12,7 +12,7 @@ from torch import Tensor
 from async_rl.config.objective import AdvantageConfig
 from learner.advantages.groups import Groups
 from learner.advantages.inputs import AdvantageInputs, Advantages
-from learner.advantages.whitening import whiten
+from learner.advantages.whitening import whiten_
 
 EPS = 1e-6
 """Added to the standard deviation of a group."""
@@ -70,7 +70,7 @@ def grpo_passk(inputs: AdvantageInputs, config: AdvantageConfig) -> Advantages:
     # Where two share the first place, its lead is 0.
     lead = torch.where(groups.counting(inputs.scores) == best, best - second, 0.0)
     if config.normalize_by_std:
-        lead = lead / (groups.deviation(inputs.scores) + EPS)
+        lead = lead / (groups.deviation(groups.centered(inputs.scores)) + EPS)
     return Advantages(inputs.spread(torch.where(groups.alone, inputs.scores, groups.counting(lead))), None)
 
 
@@ -81,7 +81,7 @@ def reinforce_plus_plus_baseline(inputs: AdvantageInputs, config: AdvantageConfi
     """
     del config
     centered = inputs.spread(_groups(inputs).centered(inputs.scores))
-    return Advantages(whiten(centered, inputs.mask, out=centered), None)
+    return Advantages(whiten_(centered, inputs.mask), None)
 
 
 def gdpo(inputs: AdvantageInputs, config: AdvantageConfig) -> Advantages:
@@ -99,7 +99,7 @@ def gdpo(inputs: AdvantageInputs, config: AdvantageConfig) -> Advantages:
     for weight, component in zip(weights, components.T, strict=True):
         advantages += weight * _standardized(groups, component, config.normalize_by_std)
     spread = inputs.spread(advantages)
-    return Advantages(whiten(spread, inputs.mask, out=spread), None)
+    return Advantages(whiten_(spread, inputs.mask), None)
 
 
 def _groups(inputs: AdvantageInputs) -> Groups:
@@ -111,4 +111,4 @@ def _standardized(groups: Groups, scores: Tensor, normalize_by_std: bool) -> Ten
     centered = groups.centered(scores)
     if not normalize_by_std:
         return centered
-    return torch.where(groups.alone, centered, centered / (groups.deviation(scores) + EPS))
+    return torch.where(groups.alone, centered, centered / (groups.deviation(centered) + EPS))

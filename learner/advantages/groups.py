@@ -21,9 +21,10 @@ class Groups:
             counted: [N] bool.
         """
         assert labels.shape == counted.shape and labels.ndim == 1, (labels.shape, counted.shape)
-        names, self._index = torch.unique(labels, return_inverse=True)
+        names, self.index = torch.unique(labels, return_inverse=True)
+        """[N] int64 in [0, G): the group of each row."""
         self._counted = counted
-        self._num_groups = len(names)
+        self.num_groups = len(names)
         self.sizes = self.total(torch.ones_like(labels, dtype=torch.float64))
         """[N] float64: how many rows of each row's group count."""
 
@@ -34,14 +35,14 @@ class Groups:
 
     def total(self, values: Tensor) -> Tensor:
         """[N] → [N]: the sum over the group of each row."""
-        zeros = torch.zeros(self._num_groups, dtype=torch.float64, device=values.device)
-        return zeros.index_add(0, self._index, self.counting(values))[self._index]
+        zeros = torch.zeros(self.num_groups, dtype=torch.float64, device=values.device)
+        return zeros.index_add(0, self.index, self.counting(values))[self.index]
 
     def smallest(self, values: Tensor) -> Tensor:
         """[N] → [N]: the smallest value in the group of each row, ∞ if none counts."""
-        start = torch.full((self._num_groups,), torch.inf, dtype=torch.float64, device=values.device)
+        start = torch.full((self.num_groups,), torch.inf, dtype=torch.float64, device=values.device)
         kept = torch.where(self._counted, values.double(), torch.inf)
-        return start.scatter_reduce(0, self._index, kept, "amin")[self._index]
+        return start.scatter_reduce(0, self.index, kept, "amin")[self.index]
 
     def counting(self, values: Tensor) -> Tensor:
         """[N] float64: the values of the rows that count, 0 elsewhere."""
@@ -54,13 +55,16 @@ class Groups:
         """
         # Relative to the group's smallest value, equal values are exact zeros, and so is their mean.
         shifted = self.counting(values - self.smallest(values))
-        shares = torch.ones_like(shifted) if weights is None else weights.double()
-        means = self.total(shares * shifted) / self.total(shares).clamp(min=1)
+        if weights is None:
+            means = self.total(shifted) / self.sizes.clamp(min=1)
+        else:
+            means = self.total(weights * shifted) / self.total(weights).clamp(min=1)
         return torch.where(self.alone, values.double(), self.counting(shifted - means))
 
-    def deviation(self, values: Tensor) -> Tensor:
-        """[N] float64: the (n − 1) standard deviation in the group of each row; 1 for a row alone."""
-        variance = self.total(self.centered(values).square()) / (self.sizes - 1).clamp(min=1)
+    def deviation(self, centered: Tensor) -> Tensor:
+        """[N] float64: the (n − 1) standard deviation in the group of each row, of `centered` values; 1 for a row
+        alone."""
+        variance = self.total(centered.square()) / (self.sizes - 1).clamp(min=1)
         return torch.where(self.alone, 1.0, variance.sqrt())
 
     def two_largest(self, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,10 +72,10 @@ class Groups:
         the group has none."""
         kept = torch.where(self._counted, values.double(), -torch.inf)
         order = torch.argsort(kept, descending=True)
-        order = order[torch.argsort(self._index[order], stable=True)]
+        order = order[torch.argsort(self.index[order], stable=True)]
         # One more −∞: what a last group of one row has in second place.
         ranked = torch.cat([kept[order], kept.new_full((1,), -torch.inf)])
-        num_rows = torch.bincount(self._index, minlength=self._num_groups)
+        num_rows = torch.bincount(self.index, minlength=self.num_groups)
         first = num_rows.cumsum(0) - num_rows
         second = torch.where(num_rows > 1, ranked[first + 1], -torch.inf)
-        return ranked[first][self._index], second[self._index]
+        return ranked[first][self.index], second[self.index]

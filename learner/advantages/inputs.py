@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from async_rl.config.objective import AdvantageConfig
-from correction.masked import zero_outside
 from correction.ratios import at_least_float32
-from correction.row_chunks import row_chunks
+from correction.row_chunks import empty_batch, row_chunks
+from correction.selection import any_in_row, count_in_row, keep, sum_in_row
 
 
 class Need(StrEnum):
@@ -83,23 +83,28 @@ class AdvantageInputs:
     @cached_property
     def counted(self) -> Tensor:
         """[N] bool: rows with a token that trains."""
-        return self.mask.any(1)
+        return any_in_row(self.mask)
 
     @cached_property
     def lengths(self) -> Tensor:
         """[N] float64: how many tokens of each row train."""
-        return self.mask.sum(1).double()
+        return count_in_row(self.mask).double()
 
     @cached_property
     def scores(self) -> Tensor:
         """[N] float64: each trajectory's reward, the sum over its tokens."""
-        rewards, mask = self.token_rewards, self.mask
-        sums = [zero_outside(at_least_float32(rewards[rows]), mask[rows]).sum(1) for rows in row_chunks(rewards)]
-        return torch.cat(sums).double()
+        return sum_in_row(at_least_float32(self.token_rewards), self.mask).double()
+
+    def empty(self) -> Tensor:
+        """[N, T] for a result, not filled."""
+        return empty_batch(self.mask, self.dtype)
 
     def spread(self, advantages: Tensor) -> Tensor:
         """[N] → [N, T]: every token has its trajectory's advantage, 0 outside of the mask."""
-        return zero_outside(advantages.to(self.dtype)[:, None].expand(self.mask.shape), self.mask)
+        spread, row_values = self.empty(), advantages.to(self.dtype)[:, None].expand(self.mask.shape)
+        for rows in row_chunks(self.mask):
+            keep(row_values[rows], self.mask[rows], out=spread[rows])
+        return spread
 
 
 class Advantages(NamedTuple):

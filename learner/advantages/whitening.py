@@ -1,52 +1,94 @@
 """Advantages of mean 0 and variance 1 over all trained tokens of the batch.
 
-Owns the moments of masked tokens. Fewer than two tokens have no variance: they are told from nothing by their mean
-alone, so a single one becomes 0, and none stays none.
+Owns the moments of masked tokens. A single token is its own mean, so it becomes 0; none stays none.
 
 Legend: N sequences, T tokens.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
 import torch
 from torch import Tensor
 
-from correction.masked import zero_outside
 from correction.ratios import at_least_float32
-from correction.row_chunks import row_chunks
+from correction.row_chunks import empty_batch, row_chunks
+from correction.selection import count_in_row, keep, keep_
 
 EPS = 1e-8
 """Added to the variance."""
 
 
-@torch.no_grad()
-def whiten(values: Tensor, mask: Tensor, *, shift_mean: bool = True, out: Tensor | None = None) -> Tensor:
+def whiten(values: Tensor, mask: Tensor, *, shift_mean: bool = True) -> Tensor:
     """(x − mean)/√(var + `EPS`) over the mask, with the (n − 1) variance; 0 outside.
 
     Args:
         values: [N, T] floating point, anything outside of the mask.
         mask: [N, T] bool.
         shift_mean: False adds the mean back.
-        out: where the result goes, [N, T] of the result's dtype; may be `values` itself.
 
     Returns:
-        [N, T], float32 or wider.
+        [N, T], float32 or wider, detached.
     """
+    return _whiten(values, mask, empty_batch(mask, at_least_float32(values[:0]).dtype), shift_mean)
+
+
+def whiten_(values: Tensor, mask: Tensor, *, shift_mean: bool = True) -> Tensor:
+    """`whiten` in place, of float32 or wider."""
+    return _whiten(values, mask, values, shift_mean)
+
+
+class Moments(NamedTuple):
+    """Mean and (n − 1) variance over a mask; 0 where there is none."""
+
+    mean: float
+    variance: float
+
+
+class RowMoments(NamedTuple):
+    """Of rows of tokens, so that they pool without a loss of digits (Chan, Golub and LeVeque, 1983); float64."""
+
+    counts: Tensor
+    """[N]"""
+    means: Tensor
+    """[N]"""
+    squares: Tensor
+    """[N] Σ(x − the row's mean)²."""
+
+    @classmethod
+    def of(cls, values: Tensor, mask: Tensor) -> Self:
+        """Of values [N, T] that are 0 outside of the mask [N, T] bool."""
+        counts = count_in_row(mask).double()
+        means = values.sum(1).double() / counts.clamp(min=1)
+        # In double precision the square of any float32 stays in range.
+        deviations = keep_(values - means.to(values.dtype)[:, None], mask).double()
+        return cls(counts, means, deviations.square_().sum(1))
+
+    @classmethod
+    def pool(cls, parts: Sequence[Self]) -> Moments:
+        """Of all tokens of all rows."""
+        counts, means, squares = (torch.cat(column) for column in zip(*parts, strict=True))
+        count = counts.sum()
+        mean = (counts * means).sum() / count.clamp(min=1)
+        square = squares.sum() + (counts * (means - mean).square()).sum()
+        return Moments(float(mean), float(square / (count - 1).clamp(min=1)))
+
+
+@torch.no_grad()
+def _whiten(values: Tensor, mask: Tensor, out: Tensor, shift_mean: bool) -> Tensor:
     assert values.shape == mask.shape and mask.dtype == torch.bool, (values.shape, mask.shape, mask.dtype)
-    if out is None:
-        out = torch.empty_like(values, dtype=at_least_float32(values[:0]).dtype)
-    mean, variance = masked_moments(values, mask)
-    scale = 1 / (variance + EPS) ** 0.5
-    for rows in row_chunks(values):
-        chunk = zero_outside(at_least_float32(values[rows]), mask[rows])
-        whitened = (chunk - mean) * scale
+    moments = []
+    for rows in row_chunks(mask):
+        if out is values:
+            kept = keep_(values[rows], mask[rows])
+        else:
+            kept = keep(at_least_float32(values[rows]), mask[rows], out=out[rows])
+        moments.append(RowMoments.of(kept, mask[rows]))
+    whole = RowMoments.pool(moments)
+    scale = (whole.variance + EPS) ** -0.5
+    for rows in row_chunks(mask):
+        whitened = out[rows].sub_(whole.mean).mul_(scale)
         if not shift_mean:
-            whitened += mean
-        out[rows] = zero_outside(whitened, mask[rows])
+            whitened.add_(whole.mean)
+        keep_(whitened, mask[rows])
     return out
-
-
-def masked_moments(values: Tensor, mask: Tensor) -> tuple[float, float]:
-    """Mean and (n − 1) variance over the mask; 0 where there is none."""
-    chosen = values[mask].double()
-    if chosen.numel() == 0:
-        return 0.0, 0.0
-    return float(chosen.mean()), float(chosen.var()) if chosen.numel() > 1 else 0.0

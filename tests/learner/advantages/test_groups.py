@@ -21,7 +21,8 @@ def test_statistics_equal_a_plain_loop(samples: list[tuple[int, float, bool]]) -
     counted = torch.tensor([kept for *_, kept in samples], dtype=torch.bool)
     values = torch.tensor([x if kept else math.nan for _, x, kept in samples], dtype=torch.float64)
     groups = Groups(labels, counted)
-    centered, deviation = groups.centered(values), groups.deviation(values)
+    centered = groups.centered(values)
+    deviation = groups.deviation(centered)
     best, second = groups.two_largest(values)
     for i, (label, value, kept) in enumerate(samples):
         peers = sorted((x for other, x, is_kept in samples if other == label and is_kept), reverse=True)
@@ -49,4 +50,4 @@ def test_equal_values_are_exactly_at_their_mean(value: float, size: int) -> None
     same = torch.full((size,), value, dtype=torch.float64)
     weights = torch.arange(1, size + 1)
     assert groups.centered(same).tolist() == groups.centered(same, weights).tolist() == [0.0] * size
-    assert groups.deviation(same).tolist() == [0.0] * size
+    assert groups.deviation(groups.centered(same)).tolist() == [0.0] * size
