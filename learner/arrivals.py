@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from async_rl.protocol import DeliveryKey
+from correction.decomposition import BehaviourScores
 from learner.batch import TrainingBatch
 
 
@@ -20,15 +21,6 @@ class Stored(NamedTuple):
 
     version: int
     logprobs: list[Tensor]
-
-
-class BehaviourScores(NamedTuple):
-    """π_b where it is known."""
-
-    logprobs: Tensor
-    """[N, T] float32; no data where not scored."""
-    scored: Tensor
-    """[N, T] bool."""
 
 
 class Arrivals:
@@ -56,7 +48,7 @@ class Arrivals:
                 scored[index, : len(row)] = True
         for key in {s.key for s in batch.sequences}:
             self._stored.pop(key, None)
-        return BehaviourScores(logprobs, scored)
+        return BehaviourScores(logprobs=logprobs, scored=scored)
 
     def forget_before(self, version: int) -> None:
         """Drops what an older version sampled: it was filtered, or is too old to train."""

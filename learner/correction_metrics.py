@@ -3,8 +3,13 @@
 Owns the names. What the numbers are is the correction's business.
 """
 
+import torch
+from torch import Tensor
+
 from async_rl.protocol import Histogram
+from correction.buckets import POSITION_EDGES, STALENESS_EDGES, by_bucket
 from correction.correction import Corrected
+from correction.decomposition import DecompositionReport
 from learner.histograms import count_bins
 
 IMPORTANCE_BINS = 40
@@ -35,6 +40,51 @@ def correction_metrics(corrected: Corrected) -> dict[str, float]:
         "mu_prox/ess_sequence": gap.ess_sequence,
         "mu_prox/log_perplexity_gap": gap.log_perplexity_gap.mean,
         "mu_prox/log_perplexity_gap_max": gap.log_perplexity_gap.max,
+        **({} if said.decomposition is None else _decomposition(said.decomposition)),
+    }
+
+
+def bucket_metrics(corrected: Corrected, staleness: Tensor) -> dict[str, float]:
+    """The same by age and by place, for the buckets that hold any token.
+
+    Args:
+        corrected: a batch [N, T].
+        staleness: [N, T] versions.
+    """
+    positions = torch.arange(staleness.shape[1])
+    by = {
+        "staleness": by_bucket(corrected, staleness, STALENESS_EDGES),
+        "position": by_bucket(corrected, positions, POSITION_EDGES),
+    }
+    return {
+        f"{key}/bucket/{bucket.label}/{name}": value
+        for key, buckets in by.items()
+        for bucket in buckets
+        if bucket.token_share > 0
+        for name, value in (
+            ("tokens_share", bucket.token_share),
+            ("mu_prox_k1", bucket.k1),
+            ("mu_prox_k3", bucket.k3),
+            ("importance_mean", bucket.weight),
+            ("importance_ess", bucket.ess),
+            ("truncated_share", bucket.truncated_share),
+            ("masked_share", bucket.masked_share),
+            ("rejected_share", bucket.rejected_share),
+        )
+    }
+
+
+def _decomposition(report: DecompositionReport) -> dict[str, float]:
+    return {
+        "decomposition/scored_share": report.scored_share,
+        "decomposition/staleness_k1": report.staleness.k1,
+        "decomposition/staleness_k3": report.staleness.k3,
+        "decomposition/staleness_max_abs": report.staleness.max_abs,
+        "decomposition/staleness_capped_share": report.staleness_bounded_share,
+        "decomposition/mismatch_k1": report.mismatch.k1,
+        "decomposition/mismatch_k3": report.mismatch.k3,
+        "decomposition/mismatch_max_abs": report.mismatch.max_abs,
+        "decomposition/mismatch_capped_share": report.mismatch_bounded_share,
     }
 
 

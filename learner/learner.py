@@ -176,5 +176,5 @@ class Learner:
                 raise NonFiniteError(
                     f"{self._skipped_in_a_row} steps in a row had a loss or gradients that are not finite "
                     f"(learner.max_skipped={self._config.learner.max_skipped}), the last at version {self._version}: "
-                    "lower learner.optimizer.lr or staleness.depth; a resume goes on from the newest checkpoint, if there is one"
+                    "lower learner.optimizer.lr or staleness.depth; a resume goes on from the newest checkpoint, if any"
                 )

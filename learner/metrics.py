@@ -13,7 +13,7 @@ from torch import Tensor
 from async_rl.protocol import FinishReason, StepMetrics
 from correction.masked import masked_mean
 from learner.batch import TrainingBatch
-from learner.correction_metrics import correction_histograms, correction_metrics
+from learner.correction_metrics import bucket_metrics, correction_histograms, correction_metrics
 from learner.histograms import count_integers
 from learner.outcome import BatchScores, UpdateOutcome
 
@@ -35,6 +35,7 @@ def step_metrics(
         **_responses(batch),
         **_staleness(batch),
         **correction_metrics(outcome.corrected),
+        **bucket_metrics(outcome.corrected, batch.staleness),
         **_advantages(scores),
         **_losses(outcome),
         **_steps(outcome),

@@ -11,12 +11,12 @@ from torch import Tensor
 from async_rl.config.criterion import CriterionConfig, parse_criterion
 from async_rl.config.objective import CorrectionConfig, Proximal, Weighting
 from correction.correction import Corrected, Correction, correct
-from correction.proximal import log_linear
+from correction.decomposition import BehaviourScores
+from correction.proximal import log_linear_proximal
 from correction.ratios import LEVELS, log_difference, ratio
 from correction.rejection import Criterion, CriterionLevel, Statistic
 from correction.weights import OFF, Masked, Truncated
 from correction.weights import Weighting as TokenWeighting
-from learner.arrivals import BehaviourScores
 from learner.batch import TrainingBatch
 
 
@@ -31,6 +31,8 @@ class OffPolicy:
             normalize=config.normalize,
             criteria=tuple(_criterion(parse_criterion(text), config) for text in config.reject),
             veto=config.veto,
+            staleness_cap=config.staleness_cap,
+            mismatch_cap=config.mismatch_cap,
         )
 
     def correct(self, batch: TrainingBatch, logprobs: Tensor, behaviour: BehaviourScores | None = None) -> Corrected:
@@ -42,23 +44,27 @@ class OffPolicy:
             behaviour: π_b where it is known; caps mismatch and staleness by themselves there.
         """
         mu, mask = batch.rollout_logprobs, batch.mask
-        return correct(self._numerator(logprobs, mu, batch.staleness), mu, mask, self._correction)
+        numerator = self._numerator(logprobs, mu, batch.staleness, mask)
+        return correct(numerator, mu, mask, self._correction, behaviour=behaviour)
 
     def weights(self, logprobs: Tensor, rollout_logprobs: Tensor, staleness: Tensor, mask: Tensor) -> Tensor:
         """[N, T] weights of some rows, without rejection and normaliser, which need the whole batch."""
         assert not self._correction.normalize
-        numerator = self._numerator(logprobs, rollout_logprobs, staleness)
+        numerator = self._numerator(logprobs, rollout_logprobs, staleness, mask)
         differences = log_difference(numerator, rollout_logprobs, mask)
         ratios = ratio(LEVELS[self._correction.level](differences, mask))
         return self._correction.weighting.weigh(ratios, mask).weights
 
-    def proximal(self, start: Tensor, rollout_logprobs: Tensor, staleness: Tensor, *, now: Tensor) -> Tensor:
+    def proximal(
+        self, start: Tensor, rollout_logprobs: Tensor, staleness: Tensor, mask: Tensor, *, now: Tensor
+    ) -> Tensor:
         """[N, T] log π_prox, that the loss's ratio is of.
 
         Args:
             start: [N, T] the policy at the batch's start.
             rollout_logprobs: [N, T] log μ.
             staleness: [N, T] versions.
+            mask: [N, T] bool.
             now: [N, T] the policy at this step, without gradient.
         """
         match self._config.proximal:
@@ -67,12 +73,12 @@ class OffPolicy:
             case Proximal.rollout:
                 return rollout_logprobs
             case Proximal.log_linear:
-                return log_linear(rollout_logprobs, now, staleness)
+                return log_linear_proximal(now, rollout_logprobs, staleness, mask)
 
-    def _numerator(self, logprobs: Tensor, rollout_logprobs: Tensor, staleness: Tensor) -> Tensor:
+    def _numerator(self, logprobs: Tensor, rollout_logprobs: Tensor, staleness: Tensor, mask: Tensor) -> Tensor:
         """Of the importance ratio: with π_prox = μ that ratio would be 1, and the policy itself is meant."""
         if self._config.proximal is Proximal.log_linear:
-            return log_linear(rollout_logprobs, logprobs, staleness)
+            return log_linear_proximal(logprobs, rollout_logprobs, staleness, mask)
         return logprobs
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from correction.correction import Corrected
+from correction.decomposition import BehaviourScores
 from learner.advantages.inputs import Advantages
-from learner.arrivals import BehaviourScores
 from learner.backend import StepResult
 from learner.losses.policy_loss import PolicyLoss
 from learner.losses.value import ValueLossResult

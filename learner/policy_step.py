@@ -77,7 +77,7 @@ class PolicyStep:
         assert mask is not None and mu is not None and staleness is not None and advantages is not None
         corrected = self.scores.corrected
         start = own(self.scores.models.logprobs)
-        proximal = self.off_policy.proximal(logprobs if start is None else start, mu, staleness, now=logprobs)
+        proximal = self.off_policy.proximal(logprobs if start is None else start, mu, staleness, mask, now=logprobs)
         weights = own(corrected.weights) if corrected else self.off_policy.weights(logprobs, mu, staleness, mask)
         return PolicyTokens(
             mask=mask,

@@ -190,7 +190,7 @@ class Updater:
         assert start is not None
         logprobs = self._scorer.logprobs(batch, micro_batches) if outcome.steps else start
         mask = scores.mask[own]
-        proximal = self._off_policy.proximal(start, batch.rollout_logprobs, batch.staleness, now=logprobs)
+        proximal = self._off_policy.proximal(start, batch.rollout_logprobs, batch.staleness, scores.mask, now=logprobs)
         # Of this step alone, so that a resumed run chooses what the run before it chose.
         seed = hash((self._config.seed, batch.version, len(outcome.steps)))
         generator = torch.Generator().manual_seed(seed & (2**63 - 1))

@@ -10,7 +10,6 @@ from async_rl.config.objective import (
     KLEstimator,
     KLPlacement,
     Proximal,
-    RatioLevel,
     Surrogate,
     Weighting,
 )
@@ -207,10 +206,10 @@ def _check_score_on_arrival(config: RunConfig) -> None:
         remedy="set correction.proximal=recompute",
     )
     refuse(
-        correction.weighting is not Weighting.truncated or correction.level is not RatioLevel.token,
-        "correction.score_on_arrival caps the two parts of a token's ratio, and needs truncated weights per token",
-        place="correction.score_on_arrival, correction.weighting, correction.level",
-        remedy="set correction.weighting=truncated and correction.level=token",
+        correction.weighting is Weighting.off,
+        "correction.score_on_arrival caps the two factors of a weight, and correction.weighting=off",
+        place="correction.score_on_arrival, correction.weighting",
+        remedy="set correction.weighting=truncated",
     )
     for name, cap in (("mismatch_cap", correction.mismatch_cap), ("staleness_cap", correction.staleness_cap)):
         refuse(

@@ -299,7 +299,7 @@ def test_a_better_policy_comes_out_of_it() -> None:
 @pytest.mark.parametrize("estimator", KLEstimator)
 def test_a_kl_in_the_loss_pulls_the_policy_to_its_reference(estimator: KLEstimator) -> None:
     reference = BigramBackend(seed=1)
-    backend = BigramBackend(lr=0.05)
+    backend = BigramBackend(lr=0.5)
     batch = built(random_batch(num_groups=2, group_size=4))
     nothing_else = AdvantageConfig(normalize_by_std=False)
     still = dataclasses.replace(batch, token_rewards=torch.zeros_like(batch.token_rewards))

@@ -4,7 +4,6 @@ from async_rl.config.objective import (
     KLEstimator,
     KLPlacement,
     Proximal,
-    RatioLevel,
     Surrogate,
     Weighting,
 )
@@ -99,9 +98,7 @@ def test_scores_on_arrival_need_something_to_compare_with_and_a_ratio_to_split()
     on = {"correction__score_on_arrival": True}
     accepted(**on)
     assert refusal(**on, correction__proximal=Proximal.log_linear).remedy == "set correction.proximal=recompute"
-    assert refusal(**on, correction__level=RatioLevel.sequence).remedy == (
-        "set correction.weighting=truncated and correction.level=token"
-    )
+    assert refusal(**on, correction__weighting=Weighting.off).remedy == "set correction.weighting=truncated"
     assert refusal(**on, correction__staleness_cap=0.5).place == "correction.staleness_cap"
 
 
