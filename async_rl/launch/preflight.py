@@ -5,13 +5,16 @@ shared memory.
 Each raises a `UserError` that says the value, the place and the remedy.
 """
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
+
 from async_rl.channel.controller_socket import ControllerSocket
 from async_rl.config.objective_rules import VALUE_ESTIMATORS
-from async_rl.config.schema import RunConfig
+from async_rl.config.schema import Dtype, RunConfig
 from async_rl.data.prompt_set import PromptSet
 from async_rl.data.source import load_rows
 from async_rl.data.tokenizer import Tokenizer
@@ -22,6 +25,8 @@ from async_rl.readiness import check_model_folder
 from async_rl.weights.slots import NUM_SLOTS, SHARED_MEMORY
 from generators.reward_function import load_reward_function
 from learner.model_shape import ModelShape, read_shape
+
+DTYPE_BYTES = {Dtype.float32: 4, Dtype.bfloat16: 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +53,7 @@ def check(config: RunConfig) -> Preflight:
     load_reward_function(config.reward.function)
     check_port(config)
     check_cluster(config.cluster.address)
-    check_shared_memory(folder)
+    check_shared_memory(folder, config.model.dtype)
     tokenizer = Tokenizer(folder)
     sets = [prompt_set(config, tokenizer, is_held_out=is_held_out) for is_held_out in (False, True)]
     return Preflight(
@@ -88,9 +93,9 @@ def check_critic(config: RunConfig, policy: ModelShape) -> None:
         )
 
 
-def check_shared_memory(folder: Path) -> None:
+def check_shared_memory(folder: Path, dtype: Dtype) -> None:
     """Raises a `ResourceError` where two versions of the weights do not fit into shared memory."""
-    needed = NUM_SLOTS * weight_bytes(folder)
+    needed = NUM_SLOTS * weight_bytes(folder, dtype)
     stats = os.statvfs(SHARED_MEMORY)
     free = stats.f_bavail * stats.f_frsize
     if needed > free:
@@ -101,9 +106,21 @@ def check_shared_memory(folder: Path) -> None:
         )
 
 
-def weight_bytes(folder: Path) -> int:
-    """Size of a model's weights on disk."""
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+def weight_bytes(folder: Path, dtype: Dtype) -> int:
+    """Size of a model's weights as they are published: in the learner's number format, whatever the files are in."""
+    return sum(map(count_weights, folder.glob("*.safetensors"))) * DTYPE_BYTES[dtype]
+
+
+def count_weights(file: Path) -> int:
+    """How many numbers a file of weights holds; a `ModelError` where its header cannot be read."""
+    try:
+        with safe_open(file, framework="numpy") as tensors:
+            names: list[str] = list(tensors.keys())
+            return sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"the weights cannot be read: {error}", place=str(file), remedy="copy or download the file again"
+        ) from error
 
 
 def check_port(config: RunConfig) -> None:

@@ -1,5 +1,6 @@
 """Each mistake of a user: three lines that name the value, the place and the remedy, exit code 2, nothing started."""
 
+import json
 import os
 import shutil
 import socket
@@ -113,8 +114,11 @@ def test_an_occupied_port_is_refused(config: Path, taken_port: int) -> None:
 
 
 def test_a_full_shared_memory_is_refused(config: Path) -> None:
-    # A sparse file: only its size counts, and no machine has room for two of it.
+    # A sparse file of a tensor that no machine has room for twice.
+    size = 1 << 43
+    header = json.dumps({"huge": {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}}).encode()
     with (config.with_name("model") / "more.safetensors").open("wb") as file:
-        file.truncate(1 << 43)
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + size)
     said = refused(config)
     assert "/dev/shm" in said and "MiB" in said

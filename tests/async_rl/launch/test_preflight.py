@@ -5,9 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from async_rl.config.objective import AdvantageConfig, Estimator
-from async_rl.config.schema import CriticConfig, DataConfig, ModelConfig, NewModel, RewardConfig, RunConfig
+from async_rl.config.schema import CriticConfig, DataConfig, Dtype, ModelConfig, NewModel, RewardConfig, RunConfig
 from async_rl.data.row import Row
 from async_rl.data.tasks.addition import Addition
 from async_rl.data.tokenizer import save_character_tokenizer
@@ -87,7 +89,21 @@ def test_what_is_wrong_is_the_users_to_mend(config: RunConfig, tmp_path: Path) -
 def test_two_versions_of_the_weights_have_to_fit_into_shared_memory(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    preflight.check_shared_memory(model)
-    monkeypatch.setattr(preflight, "weight_bytes", lambda folder: 1 << 50)
+    preflight.check_shared_memory(model, Dtype.float32)
+    monkeypatch.setattr(preflight, "weight_bytes", lambda folder, dtype: 1 << 50)
     with pytest.raises(ResourceError, match=f"2 versions of the weights need {2 << 30} MiB"):
-        preflight.check_shared_memory(model)
+        preflight.check_shared_memory(model, Dtype.float32)
+
+
+def test_weights_count_in_the_format_that_they_are_published_in(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(3, 5, dtype=torch.bfloat16)}, tmp_path / "model-1.safetensors")
+    save_file({"b": torch.zeros(2), "c": torch.zeros(())}, tmp_path / "model-2.safetensors")
+    assert preflight.weight_bytes(tmp_path, Dtype.bfloat16) == (15 + 2 + 1) * 2
+    assert preflight.weight_bytes(tmp_path, Dtype.float32) == (15 + 2 + 1) * 4
+
+
+def test_a_file_of_weights_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(64)}, tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes()[:200])
+    with pytest.raises(ModelError, match="the weights cannot be read"):
+        preflight.weight_bytes(tmp_path, Dtype.float32)
