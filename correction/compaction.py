@@ -58,16 +58,12 @@ class Compaction:
         places = torch.arange(1, width + 1, device=self._mask.device)
         return (self._mask * places).amax(1) if width else places.new_zeros(len(self._mask))
 
-    def pack(self, values: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """[N, T] → [N, T], the tokens to the left of their rows and 0 after them; detached, float32 or wider.
-
-        Args:
-            values: [N, T] floating point.
-            out: memory that the result may take, [N, T]; not given, it is new.
-        """
+    def pack(self, values: Tensor) -> Tensor:
+        """[N, T] floating point → [N, T], the tokens to the left of their rows and 0 after them; new memory, detached,
+        float32 or wider."""
         values = at_least_float32(values.detach())
         if self._slots is None:
-            return keep(values, self._mask, out=out)
+            return keep(values, self._mask)
         num_rows, width = values.shape
         packed = values.new_zeros(num_rows, width + 1).scatter_(1, self._slots, values)
         return packed[:, :width]
@@ -77,7 +73,7 @@ class Compaction:
 
         Args:
             packed: [N, T]; what stands after a row's tokens is no data.
-            out: where the result goes, [N, T].
+            out: where the result goes, [N, T]; not `packed`.
         """
         if self._slots is None:
             return keep(packed, self._mask, out=out)

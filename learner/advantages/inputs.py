@@ -41,7 +41,10 @@ class Need(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class AdvantageInputs:
-    """A batch as the estimators see it. What stands outside of the mask is no data: it may be NaN."""
+    """A batch as the estimators see it. What stands outside of the mask is no data: it may be NaN.
+
+    Floating tensors of tokens are of one dtype, or half precision where the others are float32.
+    """
 
     mask: Tensor
     """[N, T] bool: tokens that train, after rejection; holes are an environment's turns."""

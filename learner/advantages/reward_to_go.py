@@ -42,6 +42,5 @@ def reward_to_go(inputs: AdvantageInputs, gamma: float) -> Tensor:
     returns = inputs.empty()
     for rows in row_chunks(inputs.mask):
         tokens = Compaction.of(inputs.mask[rows])
-        rewards = tokens.pack(inputs.token_rewards[rows], out=returns[rows])
-        tokens.unpack(reverse_scan_(gamma, rewards), out=returns[rows])
+        tokens.unpack(reverse_scan_(gamma, tokens.pack(inputs.token_rewards[rows])), out=returns[rows])
     return returns

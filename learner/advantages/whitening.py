@@ -59,9 +59,10 @@ class RowMoments(NamedTuple):
     def of(cls, values: Tensor, mask: Tensor) -> Self:
         """Of values [N, T] that are 0 outside of the mask [N, T] bool."""
         counts = count_in_row(mask).double()
-        means = values.sum(1).double() / counts.clamp(min=1)
-        # In double precision the square of any float32 stays in range.
-        deviations = keep_(values - means.to(values.dtype)[:, None], mask).double()
+        # In double precision a mean of equal float32 is that number, and the square of any of them stays in range.
+        exact = values.double()
+        means = exact.sum(1) / counts.clamp(min=1)
+        deviations = keep_(exact - means[:, None], mask)
         return cls(counts, means, deviations.square_().sum(1))
 
     @classmethod

@@ -46,13 +46,6 @@ def test_unmoved_tokens_keep_their_places(mask: Tensor) -> None:
     assert unmoved.ends.tolist() == [max(row, default=0) for row in places]
 
 
-def test_packed_values_take_the_memory_that_is_given() -> None:
-    memory = torch.empty(1, 3)
-    for mask in ([True, True, False], [False, True, True]):
-        packed = Compaction.of(torch.tensor([mask])).pack(torch.tensor([[1.0, 2.0, 3.0]]), out=memory)
-        assert packed.tolist() in ([[1.0, 2.0, 0.0]], [[2.0, 3.0, 0.0]])
-
-
 def test_half_precision_is_raised_and_double_stays() -> None:
     compaction = Compaction.of(torch.tensor([[True, False]]))
     for dtype, packed in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64)):

@@ -1,7 +1,7 @@
 """Batches for the tests of advantages: from golden cases, and drawn, with poison wherever no data stand."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 from hypothesis import strategies as st
@@ -95,3 +95,9 @@ def drawn_inputs(mask: Tensor, seed: int, *, num_components: int = 2) -> Advanta
         weights=drawn_tokens(mask, seed + 5, low=0.2, high=2.0),
         log_rhos=drawn_tokens(mask, seed + 6, low=-2.0, high=2.0),
     )
+
+
+def tensors_of(inputs: AdvantageInputs) -> dict[str, Tensor]:
+    """Every field that is given, by name."""
+    given = {field.name: getattr(inputs, field.name) for field in fields(inputs)}
+    return {name: values for name, values in given.items() if values is not None}
