@@ -67,8 +67,7 @@ def bucket_metrics(corrected: Corrected, staleness: Tensor) -> dict[str, float]:
             ("mu_prox_k3", bucket.k3),
             ("importance_mean", bucket.weight),
             ("importance_ess", bucket.ess),
-            ("truncated_share", bucket.truncated_share),
-            ("masked_share", bucket.masked_share),
+            ("bounded_share", bucket.bounded_share),
             ("rejected_share", bucket.rejected_share),
         )
     }
