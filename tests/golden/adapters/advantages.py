@@ -1,12 +1,12 @@
 """Cases of the kinds `advantage`, `whiten` and `gae_discounts`, through `learner/advantages/`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from async_rl.config.objective import AdvantageConfig
-from learner.advantages import group_relative
+from learner.advantages import group_relative, token_baseline
 from learner.advantages.critic import lambda_advantages
 from learner.advantages.inputs import AdvantageInputs, Advantages
 from learner.advantages.table import ADVANTAGES
@@ -22,6 +22,11 @@ OURS = {
     "tir_otb": "tir_optimal_token_baseline",
 }
 """Estimators that have another name here."""
+
+TOKEN_BASELINES = {
+    "optimal_token_baseline": token_baseline.optimal_token_baseline,
+    "tir_optimal_token_baseline": token_baseline.tir_optimal_token_baseline,
+}
 
 
 def advantage(case: Golden) -> Outputs:
@@ -81,10 +86,18 @@ def _config(case: Golden) -> AdvantageConfig:
 
 
 def _call(case: Golden, name: str, inputs: AdvantageInputs, config: AdvantageConfig) -> Advantages:
-    """The estimator, with what is a constant of ours as the case has it."""
-    if name == "gpg":
-        return group_relative.gpg(inputs, config, f_norm=case.option("f_norm", 1.0))
-    estimate: Callable[[AdvantageInputs, AdvantageConfig], Advantages] = ADVANTAGES[name].function
-    if "eps" in case.options:
-        assert case.option("eps") == group_relative.EPS, f"eps is {group_relative.EPS} here"
-    return estimate(inputs, config)
+    """The estimator, with keywords that no config has; an `eps` other than ours fails the case."""
+    match name:
+        case "gpg":
+            return group_relative.gpg(inputs, config, f_norm=case.option("f_norm", 1.0))
+        case "optimal_token_baseline" | "tir_optimal_token_baseline":
+            _require_eps(case, token_baseline.EPS)
+            return TOKEN_BASELINES[name](inputs, config, zero_tail=case.option("zero_tail", True))
+        case "grpo" | "grpo_passk" | "gdpo":
+            _require_eps(case, group_relative.EPS)
+    return ADVANTAGES[name].function(inputs, config)
+
+
+def _require_eps(case: Golden, ours: float) -> None:
+    eps = case.option("eps", ours)
+    assert eps == ours, f"eps is {ours} here, not {eps}"
