@@ -1,5 +1,6 @@
 """What a disk refuses, as a mistake that the user can mend. Owns the words."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,6 +8,14 @@ from pathlib import Path
 from async_rl.errors import ResourceError
 
 RUN_REMEDY = "free some disk, or choose another runs_dir; --resume auto goes on from the last checkpoint"
+
+FULL_BYTES = 1 << 20
+
+
+def is_full(folder: Path) -> bool:
+    """Whether a folder's disk has less than a mebibyte left: what a write that failed for space leaves."""
+    stats = os.statvfs(folder)
+    return stats.f_bavail * stats.f_frsize < FULL_BYTES
 
 
 @contextmanager

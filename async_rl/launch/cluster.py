@@ -3,26 +3,19 @@
 Owns Ray's start and stop and the actors' handles. Knows nothing of what they say to each other.
 """
 
-import asyncio
 import logging
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import ray
-from ray import ObjectRef
 from ray.actor import ActorHandle
-from ray.exceptions import RayError
 
-from async_rl.config.option import plain_values
 from async_rl.config.schema import RunConfig
 from async_rl.errors import ResourceError
 from async_rl.launch.actors import GeneratorActor, LearnerActor, TrackerActor
+from async_rl.launch.remote_sink import RemoteSink
 from async_rl.placement import place
 from async_rl.run_folder import RunFolder
-from async_rl.tracking.record import Record
-
-logger = logging.getLogger(__name__)
 
 TERMINATE_TIMEOUT_S = 5.0
 
@@ -36,7 +29,6 @@ class Cluster:
         self._run_id = run_id
         self.generators: dict[str, ActorHandle] = {}
         self._actors: list[ActorHandle] = []
-        self._writes: asyncio.Queue[ObjectRef] = asyncio.Queue()
 
     def start(self) -> None:
         """Starts Ray (or joins a cluster), then every process.
@@ -51,7 +43,8 @@ class Cluster:
             cores=sorted(os.sched_getaffinity(0)),
             pin=self._config.cluster.pin_cores,
         )
-        self._tracker = ray.remote(num_cpus=0)(TrackerActor).remote(self._folder)
+        tracker = ray.remote(num_cpus=0)(TrackerActor).remote(self._folder)
+        self.sink = RemoteSink(tracker, self._folder.metrics)
         generator = ray.remote(num_cpus=1, max_restarts=self._config.generation.max_restarts)(GeneratorActor)
         self.generators = {
             f"generator-{index}": generator.remote(
@@ -62,7 +55,7 @@ class Cluster:
         self._learner = ray.remote(num_cpus=1)(LearnerActor).remote(
             self._config, cores=placement.learner, folder=self._folder, run_id=self._run_id
         )
-        self._actors = [self._tracker, self._learner, *self.generators.values()]
+        self._actors = [tracker, self._learner, *self.generators.values()]
 
     def _start_ray(self, *, num_cpus: int) -> None:
         address = self._config.cluster.address
@@ -87,31 +80,6 @@ class Cluster:
     async def run_learner(self, address: str, checkpoint: Path | None) -> None:
         """Returns when the learner has left."""
         await self._learner.run.remote(address, checkpoint)
-
-    async def open_tracker(self, *, aim_repo: Path | None, run_hash: str | None) -> str | None:
-        """Opens the sink; returns Aim's name of the run."""
-        opened: str | None = await self._tracker.open.remote(
-            aim_repo=aim_repo, name=self._config.name, params=plain_values(self._config), run_hash=run_hash
-        )
-        return opened
-
-    def write_records(self, records: Sequence[Record]) -> None:
-        """Hands records to the sink and does not wait; `follow_tracker` says if that fails."""
-        self._writes.put_nowait(self._tracker.write.remote(records))
-
-    async def follow_tracker(self) -> None:
-        """Raises what keeps the sink from writing; never returns."""
-        while True:
-            await (await self._writes.get())
-
-    async def close_tracker(self) -> None:
-        """Everything written can be read afterwards; of a sink that has failed, what it wrote before."""
-        try:
-            while not self._writes.empty():
-                await self._writes.get_nowait()
-            await self._tracker.close.remote()
-        except RayError as error:
-            logger.warning("the tracker could not be closed: %s", error)
 
     def stop(self) -> None:
         """Ends every process that is left: those that can by themselves first, since only they tidy up."""

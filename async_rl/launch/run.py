@@ -18,6 +18,7 @@ from rich.console import Console
 
 from async_rl.channel.controller_socket import ControllerSocket
 from async_rl.checkpoints import Checkpoints
+from async_rl.config.option import plain_values
 from async_rl.config.schema import RunConfig
 from async_rl.controller.controller import Controller, Phase
 from async_rl.controller.telemetry import Telemetry
@@ -147,7 +148,7 @@ class Run:
             config,
             summary=self._summary,
             view=self._view,
-            write=cluster.write_records,
+            write=cluster.sink.write,
             refused_frames=lambda: socket.refusals.total(),
             trained_log=self._trained_log,
             run_hash=await self._open_tracker(cluster),
@@ -167,12 +168,12 @@ class Run:
             trained_tokens=self._start.trained_tokens,
             next_evaluation_id=state.next_evaluation_id if state else 0,
         )
-        supervisor = Supervisor(controller, max_restarts=config.generation.max_restarts)
+        supervisor = Supervisor(controller, max_restarts=config.generation.max_restarts, folder=self._start.folder.path)
         self._listen_for_signals(controller)
         for name, actor in cluster.generators.items():
             supervisor.watch_generator(name, actor, socket.address)
         supervisor.watch_learner(lambda: cluster.run_learner(socket.address, self._start.checkpoint))
-        supervisor.watch_tracker(cluster.follow_tracker)
+        supervisor.watch_tracker(lambda: cluster.sink.follow(controller.report))
         leave_timeout_s = ABANDON_TIMEOUT_S
         try:
             await controller.run()
@@ -180,14 +181,17 @@ class Run:
         finally:
             await supervisor.release(leave_timeout_s)
             telemetry.flush()
-            await cluster.close_tracker()
+            await cluster.sink.close()
         return Exit.COMPLETED if self._coordinator.version >= config.steps else Exit.STOPPED
 
     async def _open_tracker(self, cluster: Cluster) -> str | None:
         """Opens the sink, and keeps Aim's name of the run beside its metrics."""
         state, tracking = self._start.state, self._config.tracking
-        run_hash = await cluster.open_tracker(
-            aim_repo=aim_repo(self._config) if tracking.aim else None, run_hash=state.run_hash if state else None
+        run_hash = await cluster.sink.open(
+            aim_repo=aim_repo(self._config) if tracking.aim else None,
+            name=self._config.name,
+            params=plain_values(self._config),
+            run_hash=state.run_hash if state else None,
         )
         self._start.folder.keep_aim_run(run_hash)
         if tracking.aim and run_hash is None:

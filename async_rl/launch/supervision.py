@@ -1,21 +1,23 @@
 """Watches the processes of a run: starts dead generators again, and tells the controller who died.
 
 Owns what is done about a death. A generator is started again up to `generation.max_restarts` times; one that
-is beyond that is left out, and the run ends only with the last of them. The learner's death ends the run:
-it is resumed from its last checkpoint. So does the tracker's, since metrics.jsonl is the record of a run. A user's
-mistake, raised in any process, ends the run with its own words.
+is beyond that is left out, and the run ends only with the last of them. The learner's death ends the run: it is
+resumed from its last checkpoint. So do metrics that cannot be written, since they are the record of a run. A
+user's mistake, raised in any process, ends the run with its own words.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from async_rl.controller.controller import Controller
-from async_rl.errors import RunError, UserError
+from async_rl.disk import RUN_REMEDY, is_full
+from async_rl.errors import ResourceError, RunError, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +30,10 @@ MAX_REASON = 300
 class Supervisor:
     """One task a process."""
 
-    def __init__(self, controller: Controller, *, max_restarts: int) -> None:
+    def __init__(self, controller: Controller, *, max_restarts: int, folder: Path) -> None:
+        """Watches for a controller; `folder` is the run's, whose disk may be what its processes failed of."""
         self._controller = controller
+        self._folder = folder
         self._max_restarts = max_restarts
         self._living: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -90,27 +94,29 @@ class Supervisor:
         try:
             await run()
         except RayError as error:
-            self._controller.fail(ending(error, "the learner"))
+            self._controller.fail(ending(error, "the learner", self._folder))
         else:
             self._controller.learner_left()
 
     async def _follow_tracker(self, follow: Callable[[], Awaitable[None]]) -> None:
         try:
             await follow()
-        except RayError as error:
-            self._controller.fail(ending(error, "the tracker"))
+        except Exception as error:
+            logger.exception("metrics cannot be written")
+            self._controller.fail(error)
 
 
-def ending(error: RayError, name: str) -> Exception:
+def ending(error: RayError, name: str, folder: Path) -> Exception:
     """What ends a run whose process `name` raised something, or died."""
     if not isinstance(error, RayTaskError):
         return RunError(f"{name} died: {first_line(error)}")
     cause: Exception = error.cause
-    return (
-        cause
-        if isinstance(cause, UserError | RunError)
-        else RunError(f"{name} failed: {type(cause).__name__}: {cause}")
-    )
+    if isinstance(cause, UserError | RunError):
+        return cause
+    if is_full(folder):
+        # Libraries that write checkpoints say anything but that.
+        return ResourceError(f"{name} failed, and the disk is full", place=str(folder), remedy=RUN_REMEDY)
+    return RunError(f"{name} failed: {type(cause).__name__}: {cause}")
 
 
 def first_line(error: Exception) -> str:

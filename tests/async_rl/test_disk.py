@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from async_rl.disk import writing
+from async_rl.disk import is_full, writing
 from async_rl.errors import ResourceError
 from async_rl.tracking.jsonl_tracker import JsonlTracker
 from async_rl.tracking.record import Record
@@ -35,3 +35,8 @@ def test_metrics_and_the_log_of_batches_refuse_a_full_disk(tmp_path: Path) -> No
 def test_other_errors_pass() -> None:
     with pytest.raises(KeyError), writing("a poem", FULL):
         raise KeyError
+
+
+def test_a_disk_without_room_is_full(tmp_path: Path) -> None:
+    assert not is_full(tmp_path)
+    assert is_full(Path("/proc"))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -73,8 +74,8 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return actors
 
 
-def supervise(controller: HeardByController, *, max_restarts: int = 2) -> Supervisor:
-    return Supervisor(cast(Controller, controller), max_restarts=max_restarts)
+def supervise(controller: HeardByController, *, max_restarts: int = 2, folder: Path = Path()) -> Supervisor:
+    return Supervisor(cast(Controller, controller), max_restarts=max_restarts, folder=folder)
 
 
 async def watched(supervisor: Supervisor, *actors: Remote) -> None:
@@ -137,6 +138,17 @@ async def test_the_learners_end_by_an_error_is_the_runs(raised: Exception, told:
     assert [(type(e), str(e)) for e in controller.failures] == [(type(told), str(told))]
 
 
+async def test_a_learner_that_fails_on_a_full_disk_says_so_in_the_words_of_the_disk() -> None:
+    controller = HeardByController()
+    supervisor = supervise(controller, folder=Path("/proc"))
+    supervisor.watch_learner(failing(task_error(RuntimeError("unexpected pos 704 vs 598"))))
+    await supervisor.release(1.0)
+    (error,) = controller.failures
+    assert isinstance(error, ResourceError)
+    assert (error.problem, error.place) == ("the learner failed, and the disk is full", "/proc")
+    assert "free some disk" in error.remedy
+
+
 async def test_a_learner_that_returns_has_left() -> None:
     controller = HeardByController()
     supervisor = supervise(controller)
@@ -149,7 +161,7 @@ async def test_metrics_that_cannot_be_written_end_the_run() -> None:
     controller = HeardByController()
     supervisor = supervise(controller)
     full = ResourceError("cannot write metrics: disk full", place="metrics.jsonl", remedy="free some disk")
-    supervisor.watch_tracker(failing(task_error(full)))
+    supervisor.watch_tracker(failing(full))
     await asyncio.sleep(0.01)
     assert controller.failures == [full]
 
