@@ -29,12 +29,13 @@ PACE_S = 0.5
 
 @dataclass
 class Pace:
-    """One generator's rates, over `PACE_S` or more."""
+    """One generator's rates, over `PACE_S` or more; until there is as much, over what there is."""
 
     stats: GeneratorStats
     tokens_per_s: float = 0.0
     idle_share: float = 0.0
     _since: GeneratorStats = field(init=False)
+    _is_first: bool = True
 
     def __post_init__(self) -> None:
         self._since = self.stats
@@ -42,11 +43,12 @@ class Pace:
     def report(self, stats: GeneratorStats) -> None:
         """A heartbeat: later than the last, or of a new process."""
         elapsed_s = stats.elapsed_s - self._since.elapsed_s
-        if elapsed_s >= PACE_S:
+        if elapsed_s >= PACE_S or (self._is_first and elapsed_s > 0):
             self.tokens_per_s = (stats.sampled_tokens - self._since.sampled_tokens) / elapsed_s
             self.idle_share = (stats.idle_s - self._since.idle_s) / elapsed_s
         if elapsed_s >= PACE_S or elapsed_s < 0:
             self._since = stats
+            self._is_first = False
         self.stats = stats
 
 

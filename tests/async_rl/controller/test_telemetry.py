@@ -121,6 +121,17 @@ def test_rates_of_a_generator_are_between_its_last_two_reports(desk: Desk) -> No
     assert desk.values("generator/resampled", subject="generator-0") == [3.0]
 
 
+def test_reports_close_together_make_one_rate(desk: Desk) -> None:
+    desk.telemetry.reported("generator-0", stats(100, 10.0, 9.0), 101.0)
+    desk.telemetry.reported("generator-0", stats(150, 10.25, 9.125), 101.25)
+    desk.tick(102.0)
+    desk.telemetry.reported("generator-0", stats(200, 10.5, 9.25), 101.5)
+    desk.telemetry.reported("generator-0", stats(900, 10.51, 9.25), 101.51)
+    desk.tick(104.0)
+    assert desk.values("tokens_per_s", subject="generator-0") == [200.0, 200.0]
+    assert desk.values("idle_share", subject="generator-0") == [0.5, 0.5]
+
+
 def test_a_generator_that_was_started_again_has_no_negative_rate(desk: Desk) -> None:
     desk.telemetry.reported("generator-0", stats(1000, 50.0, 0.0), 101.0)
     desk.telemetry.reported("generator-0", stats(10, 1.0, 0.5), 102.0)
