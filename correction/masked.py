@@ -33,7 +33,8 @@ def zero_outside(values: Tensor, mask: Tensor) -> Tensor:
 def count(mask: Tensor, dim: int | None = None) -> Tensor:
     """How many positions the mask [...] bool holds, int64."""
     assert mask.dtype == torch.bool, mask.dtype
-    return mask.sum() if dim is None else mask.sum(dim)
+    # A sum of truth values makes integers of all of them first.
+    return mask.count_nonzero() if dim is None else mask.sum(dim)
 
 
 def masked_sum(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:

@@ -18,11 +18,11 @@ HUGE_BYTES = 1 << 25
 """Blocks of this size malloc always takes from the system anew; smaller ones it keeps for the next that asks."""
 
 
-def row_chunks(batch: Tensor) -> Iterator[slice]:
-    """The rows of [N, T] in pieces of about `CHUNK_ELEMENTS`, at least one even of nothing; elsewhere than on a CPU
+def row_chunks(batch: Tensor, elements: int = CHUNK_ELEMENTS) -> Iterator[slice]:
+    """The rows of [N, T] in pieces of about so many elements, at least one even of nothing; elsewhere than on a CPU
     all at once."""
     num_rows, width = batch.shape
-    step = max(1, CHUNK_ELEMENTS // max(1, width)) if batch.device.type == "cpu" else max(1, num_rows)
+    step = max(1, elements // max(1, width)) if batch.device.type == "cpu" else max(1, num_rows)
     for start in range(0, max(1, num_rows), step):
         yield slice(start, start + step)
 

@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from correction.row_chunks import row_chunks
+from correction.row_chunks import empty_batch, row_chunks
+
+PIECE_ELEMENTS = 1 << 16
+"""Fewer than of a formula without gradient: a loss keeps a dozen tensors of a piece for its backward pass."""
 
 
 class RowsLoss(NamedTuple):
@@ -42,10 +45,10 @@ def loss_by_rows(function: RowsFunction, inputs: Sequence[Tensor | None]) -> Row
     first = inputs[0]
     assert first is not None
     wanted = [x is not None and x.requires_grad and torch.is_grad_enabled() for x in inputs]
-    gradients = [torch.empty_like(x) for x, wants in zip(inputs, wanted, strict=True) if wants and x is not None]
+    gradients = [empty_batch(x, x.dtype) for x, wants in zip(inputs, wanted, strict=True) if wants and x is not None]
     total = torch.zeros((), dtype=torch.float64, device=first.device)
     reports: list[Tensor] = []
-    for rows in row_chunks(first):
+    for rows in row_chunks(first, PIECE_ELEMENTS):
         leaves = [
             None if x is None else x.detach()[rows].requires_grad_(wants)
             for x, wants in zip(inputs, wanted, strict=True)
@@ -53,7 +56,7 @@ def loss_by_rows(function: RowsFunction, inputs: Sequence[Tensor | None]) -> Row
         with torch.set_grad_enabled(any(wanted)):
             part = function(rows, leaves)
         total += part.loss.detach()
-        reports = reports or [r.new_empty((len(first), *r.shape[1:])) for r in part.reports]
+        reports = reports or [_whole(report, first) for report in part.reports]
         for whole, own in zip(reports, part.reports, strict=True):
             whole[rows] = own
         if gradients:
@@ -64,6 +67,13 @@ def loss_by_rows(function: RowsFunction, inputs: Sequence[Tensor | None]) -> Row
         differentiable = [x for x, wants in zip(inputs, wanted, strict=True) if wants]
         total = _WithGradients.apply(total, gradients, *differentiable)  # type: ignore[no-untyped-call]
     return RowsLoss(total, tuple(reports))
+
+
+def _whole(piece: Tensor, batch: Tensor) -> Tensor:
+    """Memory for all rows [N, …] of what a piece [n, …] is of some."""
+    if piece.shape[1:] == batch.shape[1:]:
+        return empty_batch(batch, piece.dtype)
+    return piece.new_empty((len(batch), *piece.shape[1:]))
 
 
 class _WithGradients(torch.autograd.Function):

@@ -36,6 +36,7 @@ def gradients(batch: Columns, loss: torch.Tensor) -> tuple[torch.Tensor, torch.T
     return batch.logprobs.grad, torch.zeros_like(batch.entropy) if by_entropy is None else by_entropy
 
 
+@settings(max_examples=300)
 @given(batches(), loss_configs, kl_configs, st.sampled_from([0.0, 0.1]), poisons)
 def test_loss_and_gradient_equal_a_plain_loop_whatever_the_mask_hides(
     rows: list[list[Token]], config: LossConfig, kl: KLConfig, kl_coef: float, poison: float
