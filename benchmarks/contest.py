@@ -81,8 +81,8 @@ def compare(ours: Outputs, peer: Outputs, mask: Tensor, tolerance: float) -> str
         got, expected = (_chosen(value, mask) for value in (ours[name], want))
         if got.shape != expected.shape:
             return f"{name}: {tuple(got.shape)} instead of {tuple(expected.shape)}"
-        errors = ((got - expected).abs() / (1 + expected.abs())).nan_to_num(nan=torch.inf)
-        error = float(errors.max()) if errors.numel() else 0.0
+        errors = (got - expected).abs() / (1 + expected.abs())
+        error = float(torch.where(errors.isnan(), torch.inf, errors).max()) if errors.numel() else 0.0
         if error > worst:
             worst, words = error, f"{name}: {error:.2g} apart"
     return words

@@ -84,7 +84,7 @@ def _excess(case: Golden, name: str, got: Mapping[str, float | Tensor]) -> float
 def _complaint(case: Golden, name: str, excess: float, got: Mapping[str, float | Tensor]) -> str:
     if name not in got:
         return f"{name}: nothing of ours has this name"
-    ours, want = torch.as_tensor(got[name]), case.wanted()[name]
+    ours, want = torch.as_tensor(got[name]).detach(), case.wanted()[name]
     if ours.shape != want.shape:
         return f"{name}: shape {tuple(ours.shape)} instead of {tuple(want.shape)}"
     if want.dtype == torch.bool:
@@ -92,7 +92,7 @@ def _complaint(case: Golden, name: str, excess: float, got: Mapping[str, float |
             return f"{name}: {ours.dtype} instead of bool"
         return f"{name}: {int((ours != want).sum())} of {want.numel()} differ"
     error = (ours.double() - want.double()).abs()
-    place = int(error.nan_to_num(nan=torch.inf).argmax())
+    place = int(torch.where(error.isnan(), torch.inf, error).argmax())
     where = f" at {tuple(int(i) for i in torch.unravel_index(torch.tensor(place), want.shape))}" if want.dim() else ""
     return (
         f"{name}: {float(ours.flatten()[place]):.9g} instead of {float(want.flatten()[place]):.9g}{where}, "

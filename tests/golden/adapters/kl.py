@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from async_rl.config.objective import KLConfig
+from correction.ratios import log_difference
 from learner.kl_controller import KL_CONTROLLERS
-from learner.losses.kl import KL_ESTIMATORS, kl_in_reward, reference_log_ratios, straight_through
+from learner.losses.kl import KL_ESTIMATORS, kl_in_reward, straight_through
 from tests.golden.folder import Golden
 
 Outputs = Mapping[str, float | Tensor]
@@ -21,7 +22,7 @@ def kl(case: Golden) -> Outputs:
         estimator = straight_through(estimator)
     logprobs = case.input("logprobs").requires_grad_()
     everything = torch.ones(logprobs.shape, dtype=torch.bool)
-    estimate = estimator(reference_log_ratios(logprobs, case.input("ref_logprobs"), everything))
+    estimate = estimator(log_difference(logprobs, case.input("ref_logprobs"), everything))
     (gradient,) = torch.autograd.grad(estimate.sum(), logprobs)
     return {"kl": estimate, "grad_logprobs": gradient}
 
