@@ -35,7 +35,8 @@ def log_difference(numerator: Tensor, denominator: Tensor, mask: Tensor) -> Tens
         float32 or wider.
     """
     assert numerator.shape == denominator.shape == mask.shape, (numerator.shape, denominator.shape, mask.shape)
-    return zero_outside(at_least_float32(numerator), mask) - zero_outside(at_least_float32(denominator), mask)
+    # A difference may be selected after: its gradient does not look at the values.
+    return zero_outside(at_least_float32(numerator) - at_least_float32(denominator), mask)
 
 
 def clamp_log(log_ratios: Tensor) -> Tensor:

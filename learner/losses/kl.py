@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from correction.masked import zero_outside
-from correction.ratios import LOG_RATIO_BOUND, at_least_float32, excess
+from correction.ratios import at_least_float32, clamp_log, excess, log_difference
 
 K3_BOUND = 10.0
 """Largest k3 of one token."""
 
 KLFunction = Callable[[Tensor], Tensor]
-"""d of any shape, unbounded, → KL of each, nats."""
+"""d of any shape, as it is (`log_difference`), → KL of each, nats."""
 
 
 def k1(log_ratios: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def k3(log_ratios: Tensor) -> Tensor:
     Schulman, Approximating KL Divergence, http://joschu.net/blog/kl-approx.html. A token that the reference holds
     e^2.6 times likelier is at the bound already, and without a gradient: `straight_through` keeps its pull.
     """
-    return excess(-log_ratios.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)).clamp(max=K3_BOUND)
+    return excess(clamp_log(-log_ratios)).clamp(max=K3_BOUND)
 
 
 KL_ESTIMATORS: dict[str, KLFunction] = {"k1": k1, "abs": absolute, "k2": k2, "k3": k3}
@@ -62,12 +62,6 @@ def straight_through(function: KLFunction) -> KLFunction:
         return function(log_ratios.detach()) + (pull - pull.detach())
 
     return estimate
-
-
-def reference_log_ratios(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor) -> Tensor:
-    """d [N, T], unbounded, float32 or wider, 0 outside of the mask whatever stands there."""
-    # The difference may be selected after: its gradient does not look at the values.
-    return zero_outside(at_least_float32(logprobs) - at_least_float32(reference_logprobs), mask)
 
 
 class PenalisedRewards(NamedTuple):
@@ -93,7 +87,7 @@ def kl_in_reward(
         coef: ≥ 0.
     """
     with torch.no_grad():
-        kl = KL_ESTIMATORS[estimator](reference_log_ratios(logprobs, reference_logprobs, mask))
+        kl = KL_ESTIMATORS[estimator](log_difference(logprobs, reference_logprobs, mask))
         rewards = zero_outside(at_least_float32(token_rewards), mask) - coef * kl
         lengths = mask.sum(1)
         kl_mean = (kl.sum(1).double() / lengths.clamp(min=1)).sum() / (lengths > 0).sum().clamp(min=1)

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from async_rl.config.objective import KLConfig, KLEstimator, LossConfig
 from correction.masked import zero_outside
-from correction.ratios import at_least_float32
+from correction.ratios import at_least_float32, log_difference
 from learner.losses.by_rows import RowsLoss, loss_by_rows
-from learner.losses.kl import KL_ESTIMATORS, reference_log_ratios, straight_through
+from learner.losses.kl import KL_ESTIMATORS, straight_through
 from learner.losses.surrogate import SurrogateInputs
 from learner.losses.table import SURROGATES
 
@@ -176,7 +176,7 @@ class _Parts:
         estimator = KL_ESTIMATORS[self.kl.estimator]
         if self.kl.straight_through:
             estimator = straight_through(estimator)
-        return estimator(reference_log_ratios(logprobs, self.tokens.reference_logprobs[rows], self.tokens.mask[rows]))
+        return estimator(log_difference(logprobs, self.tokens.reference_logprobs[rows], self.tokens.mask[rows]))
 
 
 def _row_sums(values: Tensor, mask: Tensor) -> Tensor:

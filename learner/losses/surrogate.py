@@ -16,7 +16,7 @@ from torch import Tensor
 
 from async_rl.config.objective import LossConfig
 from correction.masked import zero_outside
-from correction.ratios import LOG_RATIO_BOUND, at_least_float32
+from correction.ratios import at_least_float32, clamp_log, log_difference, ratio
 
 
 def _lazy(compute: Callable[["SurrogateInputs"], Tensor]) -> "cached_property[Tensor]":
@@ -58,18 +58,17 @@ class SurrogateInputs:
     @_lazy
     def unbounded_log_ratios(self) -> Tensor:
         """[N, T] log r with gradient, as large as it is: for what is not exponentiated, and keeps its pull far off."""
-        # The difference may be selected after: its gradient does not look at the values.
-        return zero_outside(at_least_float32(self.policy) - at_least_float32(self.proximal), self.mask)
+        return log_difference(self.policy, self.proximal, self.mask)
 
     @_lazy
     def log_ratios(self) -> Tensor:
         """[N, T] log r within ±`LOG_RATIO_BOUND`, with gradient where the bound does not bind."""
-        return self.unbounded_log_ratios.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+        return clamp_log(self.unbounded_log_ratios)
 
     @_lazy
     def ratios(self) -> Tensor:
         """[N, T] r, finite, with gradient where the bound of its logarithm does not bind."""
-        return self.log_ratios.exp()
+        return ratio(self.log_ratios)
 
     def row_mean(self, values: Tensor) -> Tensor:
         """[N, 1] mean over each row's tokens of values [N, T] that are 0 outside of the mask; 0 for an empty row."""

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from async_rl.config.objective import KLEstimator
-from learner.losses.kl import K3_BOUND, KL_ESTIMATORS, kl_in_reward, reference_log_ratios, straight_through
+from correction.ratios import log_difference
+from learner.losses.kl import K3_BOUND, KL_ESTIMATORS, kl_in_reward, straight_through
 from tests.learner.losses.draws import log_ratios, poisons
 
 every_estimator = pytest.mark.parametrize("name", KL_ESTIMATORS)
@@ -66,7 +67,7 @@ def test_straight_through_the_mean_gradient_is_that_of_the_kl(name: str) -> None
 @given(poisons)
 def test_what_is_masked_has_no_kl_and_no_gradient(poison: float) -> None:
     logprobs = torch.tensor([[-1.0, poison]], requires_grad=True)
-    d = reference_log_ratios(logprobs, torch.tensor([[-2.0, poison]]), torch.tensor([[True, False]]))
+    d = log_difference(logprobs, torch.tensor([[-2.0, poison]]), torch.tensor([[True, False]]))
     d.exp().sum().backward()
     assert d.tolist() == [[1.0, 0.0]]
     assert logprobs.grad is not None and logprobs.grad.tolist() == [[pytest.approx(math.e), 0.0]]
