@@ -22,7 +22,7 @@ class Compaction:
         """Use `of` or `unmoved`."""
         self._mask = mask
         self._slots = slots
-        """[N, T] int64: where each token goes; T, one past the end, for what the mask hides. None: tokens stay."""
+        """[N, T] int64: where each token goes, counted from 1; 0 for what the mask hides. None: tokens stay."""
 
     @classmethod
     def of(cls, mask: Tensor) -> Self:
@@ -34,8 +34,7 @@ class Compaction:
         starts = mask[:, 1:] > mask[:, :-1]
         if starts.numel() == 0 or not starts.view(torch.uint8).amax():
             return cls.unmoved(mask)
-        width = mask.shape[1]
-        return cls(mask, mask.cumsum(1).sub_(width + 1).mul_(mask).add_(width))
+        return cls(mask, mask.cumsum(1).mul_(mask))
 
     @classmethod
     def unmoved(cls, mask: Tensor) -> Self:
@@ -66,7 +65,7 @@ class Compaction:
             return keep(values, self._mask)
         num_rows, width = values.shape
         packed = values.new_zeros(num_rows, width + 1).scatter_(1, self._slots, values)
-        return packed[:, :width]
+        return packed[:, 1:]
 
     def unpack(self, packed: Tensor, *, out: Tensor | None = None) -> Tensor:
         """[N, T] → [N, T], every token back in its place and 0 outside of the mask.
@@ -77,5 +76,5 @@ class Compaction:
         """
         if self._slots is None:
             return keep(packed, self._mask, out=out)
-        # What the mask hides reads the 0 past the end.
-        return torch.gather(torch.nn.functional.pad(packed, (0, 1)), 1, self._slots, out=out)
+        # What the mask hides reads the 0 in front.
+        return torch.gather(torch.nn.functional.pad(packed, (1, 0)), 1, self._slots, out=out)

@@ -34,7 +34,7 @@ def reverse_scan_(coefficients: Tensor | float, terms: Tensor) -> Tensor:
     assert terms.ndim == 2, terms.shape
     if isinstance(coefficients, Tensor):
         assert coefficients.shape == terms.shape, (coefficients.shape, terms.shape)
-        _solve(coefficients, terms)
+        _solve(coefficients[:, :-1], terms)
     else:
         assert abs(coefficients) <= 1, coefficients
         _solve_constant(coefficients, terms)
@@ -42,29 +42,27 @@ def reverse_scan_(coefficients: Tensor | float, terms: Tensor) -> Tensor:
 
 
 def _solve(a: Tensor, y: Tensor) -> None:
-    """Solves for y [N, T], which holds the terms, in place."""
-    num_pairs = y.shape[1] // 2
-    if num_pairs == 0:
-        return
-    even, odd = y[:, 0::2], y[:, 1::2]
-    a_even, a_odd = a[:, 0::2], a[:, 1::2]
-    even[:, :num_pairs].addcmul_(a_even[:, :num_pairs], odd)
-    folded = torch.zeros_like(even)
-    torch.mul(a_even[:, :num_pairs], a_odd, out=folded[:, :num_pairs])
-    # A product that left the range would make NaN of a 0 further back.
-    folded.clamp_(max=torch.finfo(y.dtype).max)
-    _solve(folded, even)
-    num_followed = even.shape[1] - 1
-    odd[:, :num_followed].addcmul_(a_odd[:, :num_followed], even[:, 1:])
+    """Solves for y [N, T], which holds the terms, in place; a [N, T − 1], since nothing follows the last."""
+    width = y.shape[1]
+    odd_coefficients = []
+    for step in _steps(width):
+        y[:, : width - step : 2 * step].addcmul_(a[:, 0::2], y[:, step :: 2 * step])
+        odd_coefficients.append(a[:, 1::2])
+        # A product that left the range would make NaN of a 0 further back.
+        a = (a[:, 0:-1:2] * a[:, 1::2]).clamp_(max=torch.finfo(a.dtype).max)
+    for step, a_odd in zip(reversed(_steps(width)), reversed(odd_coefficients), strict=True):
+        y[:, step : width - step : 2 * step].addcmul_(a_odd, y[:, 2 * step :: 2 * step])
 
 
 def _solve_constant(a: float, y: Tensor) -> None:
     """`_solve` where all coefficients are one number: nothing but y is read."""
-    num_pairs = y.shape[1] // 2
-    if num_pairs == 0:
-        return
-    even, odd = y[:, 0::2], y[:, 1::2]
-    even[:, :num_pairs].add_(odd, alpha=a)
-    _solve_constant(a * a, even)
-    num_followed = even.shape[1] - 1
-    odd[:, :num_followed].add_(even[:, 1:], alpha=a)
+    width = y.shape[1]
+    for step in _steps(width):
+        y[:, : width - step : 2 * step].add_(y[:, step :: 2 * step], alpha=a**step)
+    for step in reversed(_steps(width)):
+        y[:, step : width - step : 2 * step].add_(y[:, 2 * step :: 2 * step], alpha=a**step)
+
+
+def _steps(width: int) -> list[int]:
+    """The distance of neighbours at each level: 1, 2, 4, …, below `width`."""
+    return [1 << level for level in range(max(0, width - 1).bit_length())]

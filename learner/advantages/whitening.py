@@ -60,9 +60,8 @@ class RowMoments(NamedTuple):
         """Of values [N, T] that are 0 outside of the mask [N, T] bool."""
         counts = count_in_row(mask).double()
         # In double precision a mean of equal float32 is that number, and the square of any of them stays in range.
-        exact = values.double()
-        means = exact.sum(1) / counts.clamp(min=1)
-        deviations = keep_(exact - means[:, None], mask)
+        means = values.sum(1, dtype=torch.float64) / counts.clamp(min=1)
+        deviations = keep_(values - means.to(values.dtype)[:, None], mask).double()
         return cls(counts, means, deviations.square_().sum(1))
 
     @classmethod
