@@ -183,10 +183,10 @@ def launch(
         run = replace(run, name=name)
         check_run(run)
     if dry_run:
-        from async_rl.readiness import shortcomings
+        from async_rl.readiness import readiness_of
         from async_rl.terminal.plan_page import print_plan
 
-        print_plan(out, run, cores=sorted(os.sched_getaffinity(0)), missing=shortcomings(run))
+        print_plan(out, run, cores=sorted(os.sched_getaffinity(0)), readiness=readiness_of(run))
         return
     from async_rl.launch.run import Interrupted
     from async_rl.launch.run import launch as launch_run

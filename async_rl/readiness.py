@@ -1,26 +1,57 @@
 """What a launch would miss on this machine, found without loading anything heavy.
 
-Owns the quick looks of `async-rl launch --dry-run`: files that are named exist, objects that are named import.
-The launch itself looks closer. A dry run lists these without failing, since it may be meant for another machine.
+Owns the quick looks of `async-rl launch --dry-run`: files that are named exist, objects that are named import, rows can
+be read, memory suffices. The launch itself looks closer. A dry run lists what is missing without failing, since it may
+be meant for another machine.
 """
 
 import json
+import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from async_rl.config.schema import RunConfig
-from async_rl.errors import DataError, ModelError, RewardError, UserError
+from async_rl.data.source import load_rows
+from async_rl.errors import ConfigError, ModelError, ResourceError, RewardError, UserError
 from async_rl.named_object import load_object
 
+GPU_DRIVER = Path("/dev/nvidiactl")
+"""There where engines may keep keys and values on GPUs, whose memory nobody knows here."""
 
-def shortcomings(config: RunConfig) -> list[UserError]:
-    """What is missing or malformed, in the order of the config; empty if the launch may begin."""
-    found = []
-    for check in (_check_model, _check_data, _check_reward):
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """How many there are, before those are left out that are too long."""
+
+    train: int
+    held_out: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readiness:
+    """What a launch would find."""
+
+    rows: Rows | None
+    """None where they cannot be read."""
+    missing: list[UserError]
+    """What it would stumble over, in the order of the config; empty if it may begin."""
+
+
+def readiness_of(config: RunConfig) -> Readiness:
+    """Looks at everything that a run of this config names."""
+    missing: list[UserError] = []
+    counts: list[int] = []
+
+    def count_rows(config: RunConfig) -> None:
+        for is_held_out in (False, True):
+            counts.append(len(load_rows(config.data, is_held_out=is_held_out, seed=config.seed)))
+
+    for look in (_check_model, count_rows, _check_reward, check_memory):
         try:
-            check(config)
+            look(config)
         except UserError as error:
-            found.append(error)
-    return found
+            missing.append(error)
+    return Readiness(rows=Rows(train=counts[0], held_out=counts[1]) if len(counts) == 2 else None, missing=missing)
 
 
 def check_model_folder(folder: Path) -> None:
@@ -33,28 +64,50 @@ def check_model_folder(folder: Path) -> None:
         )
 
 
+def check_positions(config: RunConfig, positions: int, folder: Path) -> None:
+    """Raises a `ConfigError` where sequences may grow longer than a model's positions."""
+    length = config.generation.max_model_len
+    if length > positions:
+        raise ConfigError(
+            f"generation.max_model_len={length}, but the model has {positions} positions",
+            place=f"generation.max_model_len, {folder}",
+            remedy=f"set generation.max_model_len={positions} or less, or give a model with more positions",
+        )
+
+
+def check_memory(config: RunConfig) -> None:
+    """Raises a `ResourceError` where the engines' keys and values alone are larger than this machine's memory."""
+    if config.cluster.address or GPU_DRIVER.exists():
+        return
+    generation = config.generation
+    needed_gib = generation.num_generators * generation.kv_cache_gib
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    if needed_gib > memory_gib:
+        raise ResourceError(
+            f"keys and values of {generation.num_generators} engines need {needed_gib:,.1f} GiB, and this machine has "
+            f"{memory_gib:.1f} GiB of memory",
+            place="generation.kv_cache_gib, generation.num_generators",
+            remedy=f"set generation.kv_cache_gib well below {memory_gib / generation.num_generators:.1f}",
+        )
+
+
 def _check_model(config: RunConfig) -> None:
     folder = Path(config.model.path)
     check_model_folder(folder)
     path = folder / "config.json"
     try:
-        json.loads(path.read_text(encoding="utf-8"))
+        shape = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(
             f"{path} cannot be read: {error}", place="model.path", remedy="name a folder with a config.json"
         ) from error
-
-
-def _check_data(config: RunConfig) -> None:
-    for option, name in (("data.train", config.data.train), ("data.evaluate", config.data.evaluate)):
-        if name and not Path(name).is_file():
-            raise DataError(
-                f"there is no file {name}", place=option, remedy=f"give a path that exists, from {Path.cwd()}"
-            )
-    if config.data.task:
-        load_object(
-            config.data.task, kind="task", place="data.task", remedy="name a class of that module", error=DataError
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(
+            f"{folder} holds no weights", place="model.path", remedy="name a folder with *.safetensors files"
         )
+    positions = shape.get("max_position_embeddings") if isinstance(shape, dict) else None
+    if isinstance(positions, int):
+        check_positions(config, positions, folder)
 
 
 def _check_reward(config: RunConfig) -> None:

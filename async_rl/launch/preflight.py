@@ -1,7 +1,7 @@
 """What is checked before any process starts, so that a user's mistake costs seconds.
 
 Owns the checks and the prompts that they load: model folder, tokenizer, data, reward function, port, cluster,
-shared memory.
+memory.
 Each raises a `UserError` that says the value, the place and the remedy.
 """
 
@@ -18,10 +18,10 @@ from async_rl.config.schema import Dtype, RunConfig
 from async_rl.data.prompt_set import PromptSet
 from async_rl.data.source import load_rows
 from async_rl.data.tokenizer import Tokenizer
-from async_rl.errors import ConfigError, ModelError, ResourceError
+from async_rl.errors import ModelError, ResourceError
 from async_rl.launch.cluster_address import check_cluster
 from async_rl.protocol import Prompt
-from async_rl.readiness import check_model_folder
+from async_rl.readiness import check_memory, check_model_folder, check_positions
 from async_rl.weights.slots import NUM_SLOTS, SHARED_MEMORY
 from generators.reward_function import load_reward_function
 from learner.model_shape import ModelShape, read_shape
@@ -47,12 +47,13 @@ def check(config: RunConfig) -> Preflight:
     folder = Path(config.model.path)
     check_model_folder(folder)
     shape = read_shape(folder)
-    check_length(config, shape, folder)
+    check_positions(config, shape.max_positions, folder)
     if config.critic.path and config.advantage.estimator in VALUE_ESTIMATORS:
         check_critic(config, shape)
     load_reward_function(config.reward.function)
     check_port(config)
     check_cluster(config.cluster.address)
+    check_memory(config)
     check_shared_memory(folder, config.model.dtype)
     tokenizer = Tokenizer(folder)
     sets = [prompt_set(config, tokenizer, is_held_out=is_held_out) for is_held_out in (False, True)]
@@ -69,22 +70,11 @@ def prompt_set(config: RunConfig, tokenizer: Tokenizer, *, is_held_out: bool) ->
     return PromptSet.build(rows, tokenizer, max_tokens=config.data.max_prompt_tokens)
 
 
-def check_length(config: RunConfig, shape: ModelShape, folder: Path) -> None:
-    """Raises a `ConfigError` where sequences may grow longer than the model's positions."""
-    length = config.generation.max_model_len
-    if length > shape.max_positions:
-        raise ConfigError(
-            f"generation.max_model_len={length}, but the model has {shape.max_positions} positions",
-            place=f"generation.max_model_len, {folder}",
-            remedy=f"set generation.max_model_len={shape.max_positions} or less, or give a model with more positions",
-        )
-
-
 def check_critic(config: RunConfig, policy: ModelShape) -> None:
     """Raises a `UserError` where the critic's body is missing, or cannot read what the policy writes."""
     folder = Path(config.critic.path)
     shape = read_shape(folder)
-    check_length(config, shape, folder)
+    check_positions(config, shape.max_positions, folder)
     if shape.vocab_size < policy.vocab_size:
         raise ModelError(
             f"the critic's body knows {shape.vocab_size} tokens, and the policy {policy.vocab_size}",

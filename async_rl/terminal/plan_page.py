@@ -8,27 +8,40 @@ from rich.text import Text
 
 from async_rl.config.compose import dump_config
 from async_rl.config.schema import RunConfig
-from async_rl.errors import UserError
 from async_rl.plan import make_plan
+from async_rl.readiness import Readiness, Rows
 
 
-def print_plan(console: Console, config: RunConfig, *, cores: Sequence[int], missing: Sequence[UserError]) -> None:
-    """Prints the plan of a run; `missing` is what its launch would stumble over."""
+def print_plan(console: Console, config: RunConfig, *, cores: Sequence[int], readiness: Readiness) -> None:
+    """Prints the plan of a run, and what its launch would find on this machine."""
     plan = make_plan(config, cores=cores)
     console.print(Text("Config", style="bold"))
     # As text: neither wrapped nor coloured, so that it can be copied into a file and launched.
     console.print(Text(dump_config(config)), soft_wrap=True)
     console.print(Text("Processes", style="bold"))
     console.print(_table([(p.name, p.where, p.work) for p in plan.processes]))
+    if readiness.rows is not None:
+        console.print(Text("Data", style="bold"))
+        console.print(_table(data_words(config, readiness.rows)))
     console.print(Text("Guarantees", style="bold"))
     console.print(_table([(g.subject, g.words) for g in plan.guarantees]))
     for warning in plan.warnings:
         console.print(Text(f"Warning: {warning}", style="yellow"))
-    if missing:
+    if readiness.missing:
         console.print(Text("Missing on this machine; a launch would stop here:", style="bold red"))
-    for error in missing:
+    for error in readiness.missing:
         console.print(Text(f"  {error}"), soft_wrap=True)
     console.print(Text("Dry run: nothing was started.", style="dim"))
+
+
+def data_words(config: RunConfig, rows: Rows) -> list[tuple[str, str]]:
+    """The rows of either split, and how often training goes through them."""
+    groups = config.steps * config.learner.groups_per_step
+    passes = f"{groups / rows.train:.1f} times" if groups >= rows.train else f"{groups / rows.train:.0%} of them"
+    return [
+        ("training", f"{rows.train:,} rows; {config.steps:,} batches take {groups:,} groups: {passes}"),
+        ("held out", f"{rows.held_out:,} rows" if rows.held_out else "none: the run is not evaluated"),
+    ]
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> Table:

@@ -47,6 +47,7 @@ def test_a_dry_run_shows_config_processes_and_guarantees_and_starts_nothing(conf
         "name: mine",
         "generator-0",
         "learner",
+        "4,096 rows; 7 batches take 112 groups: 3% of them",
         "No token trains that is more than 4 versions older",
         "Generation runs up to 1 batch ahead",
         "The learner waits for the group",

@@ -3,14 +3,16 @@ from pathlib import Path
 
 import pytest
 
-from async_rl.config.schema import DataConfig, ModelConfig, RewardConfig, RunConfig
-from async_rl.readiness import shortcomings
+from async_rl.config.schema import ClusterConfig, DataConfig, GenerationConfig, ModelConfig, RewardConfig, RunConfig
+from async_rl.errors import UserError
+from async_rl.readiness import Rows, readiness_of
 
 
 @pytest.fixture
 def ready(tmp_path: Path) -> RunConfig:
-    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
-    (tmp_path / "rows.jsonl").write_text("", encoding="utf-8")
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 512}', encoding="utf-8")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n' * 3, encoding="utf-8")
     (tmp_path / "rewards.py").write_text("def score(*_): return 1.0\n", encoding="utf-8")
     return RunConfig(
         model=ModelConfig(path=str(tmp_path)),
@@ -19,8 +21,13 @@ def ready(tmp_path: Path) -> RunConfig:
     )
 
 
+def missing(config: RunConfig) -> list[UserError]:
+    return readiness_of(config).missing
+
+
 def test_nothing_is_missing_where_everything_is_there(ready: RunConfig) -> None:
-    assert shortcomings(ready) == []
+    found = readiness_of(ready)
+    assert (found.missing, found.rows) == ([], Rows(train=3, held_out=0))
 
 
 def test_everything_that_is_missing_is_named_at_once() -> None:
@@ -29,7 +36,7 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
         data=DataConfig(train="no/rows.jsonl"),
         reward=RewardConfig(function="no/rewards.py:score"),
     )
-    assert [(e.place, e.problem) for e in shortcomings(config)] == [
+    assert [(e.place, e.problem) for e in missing(config)] == [
         ("model.path", "there is no model folder no/model"),
         ("data.train", "there is no file no/rows.jsonl"),
         ("reward.function", "there is no file no/rewards.py"),
@@ -38,14 +45,41 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
 
 def test_a_model_folder_whose_config_cannot_be_read(ready: RunConfig, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{", encoding="utf-8")
-    (error,) = shortcomings(ready)
+    (error,) = missing(ready)
     assert error.place == "model.path"
+
+
+def test_a_model_folder_without_weights_or_with_too_few_positions(ready: RunConfig, tmp_path: Path) -> None:
+    (error,) = missing(replace(ready, generation=GenerationConfig(max_model_len=1024)))
+    assert error.problem == "generation.max_model_len=1024, but the model has 512 positions"
+    (tmp_path / "model.safetensors").unlink()
+    (error,) = missing(ready)
+    assert error.problem == f"{tmp_path} holds no weights"
+
+
+def test_rows_that_cannot_be_read_are_not_counted(ready: RunConfig, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1="}\n', encoding="utf-8")
+    found = readiness_of(ready)
+    assert [error.place for error in found.missing] == ["data.train, data.answer_column"]
+    assert found.rows is None
+
+
+def test_keys_and_values_larger_than_the_machine_are_refused_where_it_is_this_machines_memory(
+    ready: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("async_rl.readiness.GPU_DRIVER", Path("/nowhere"))
+    huge = replace(ready, generation=GenerationConfig(kv_cache_gib=2.0**20, num_generators=2))
+    (error,) = missing(huge)
+    assert error.problem.startswith("keys and values of 2 engines need 2,097,152.0 GiB, and this machine has ")
+    assert missing(replace(huge, cluster=ClusterConfig(address="elsewhere:6379"))) == []
+    monkeypatch.setattr("async_rl.readiness.GPU_DRIVER", Path("/dev/null"))
+    assert missing(huge) == []
 
 
 def test_a_reward_or_a_task_that_does_not_import(ready: RunConfig, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n", encoding="utf-8")
     spec = f"{tmp_path / 'broken.py'}:score"
-    (error,) = shortcomings(replace(ready, reward=RewardConfig(function=spec)))
+    (error,) = missing(replace(ready, reward=RewardConfig(function=spec)))
     assert "ModuleNotFoundError: No module named 'nothing_of_this_name'" in error.problem
-    (error,) = shortcomings(replace(ready, data=DataConfig(task=spec)))
+    (error,) = missing(replace(ready, data=DataConfig(task=spec)))
     assert error.place == "data.task"

@@ -3,9 +3,12 @@ import io
 from rich.console import Console, RenderableType
 
 from async_rl.config.presets import load_presets
+from async_rl.config.schema import RunConfig
 from async_rl.config.tree import RUN
+from async_rl.readiness import Rows
 from async_rl.terminal.options_page import options_page
 from async_rl.terminal.panel import run_panel
+from async_rl.terminal.plan_page import data_words
 from async_rl.terminal.presets_page import presets_page
 from async_rl.terminal.summary_page import Places, summary_page
 from tests.async_rl.terminal.snapshots import starting
@@ -57,3 +60,9 @@ def test_presets_are_listed_with_what_they_set_and_when_to_take_them() -> None:
     row = next(line for line in text.splitlines() if line.startswith("decoupled_token_is "))
     assert "proximal=recompute, level=token, weighting=truncated, cap=2.0" in row
     assert "the usual choice" in row
+
+
+def test_a_dry_run_says_how_often_training_goes_through_the_rows() -> None:
+    (training, words), (held_out, none) = data_words(RunConfig(), Rows(train=1000, held_out=0))
+    assert (training, words) == ("training", "1,000 rows; 100 batches take 1,600 groups: 1.6 times")
+    assert (held_out, none) == ("held out", "none: the run is not evaluated")
