@@ -17,6 +17,7 @@ from async_rl.evaluation import EvaluationResult
 from async_rl.ledger import Counts
 from async_rl.protocol import Activation, GeneratorStats, StepMetrics, TrajectoryGroup, WeightManifest
 from async_rl.summary import SummaryBuilder
+from async_rl.terminal.chart import number
 from async_rl.terminal.status import EvaluationRow, GeneratorRow, LearnerRow, RunStatus
 from async_rl.terminal.view import View
 from async_rl.tracking.record import Record
@@ -138,7 +139,8 @@ class Telemetry:
         self._record({"evaluation/reward": result.reward, "evaluation/greedy": result.greedy}, step=result.version)
         self._progress.evaluation = EvaluationRow(version=result.version, reward=result.reward, greedy=result.greedy)
         self._view.say(
-            f"Held-out prompts at version {result.version}: reward {result.reward:.3f}, greedy {result.greedy:.3f}"
+            f"Held-out prompts at version {result.version}: reward {number(result.reward)}, "
+            f"greedy {number(result.greedy)}"
             + (f" ({result.num_failed} of them failed)" if result.num_failed else "")
         )
 

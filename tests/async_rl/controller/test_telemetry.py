@@ -196,6 +196,12 @@ def test_a_snapshot_shows_where_the_run_is(desk: Desk, tmp_path: Path) -> None:
     ]
 
 
+def test_an_evaluation_without_an_answer_has_no_number(desk: Desk) -> None:
+    nan = float("nan")
+    desk.telemetry.evaluated(EvaluationResult(version=0, reward=nan, greedy=nan, num_answers=0, num_failed=4))
+    assert desk.view.messages == ["Held-out prompts at version 0: reward –, greedy – (4 of them failed)"]
+
+
 def test_what_was_trained_is_written_down(desk: Desk) -> None:
     desk.telemetry.trained(3, [make_group(8, versions=(2, 3))])
     (line,) = desk.trained_log.read()
