@@ -6,6 +6,7 @@ staleness and by position.
 
 from dataclasses import dataclass
 
+from correction.decomposition import DecompositionReport
 from correction.gap import PolicyGap
 from correction.rejection_report import CriterionReport, Rejected
 from correction.weight_report import WeightReport
@@ -24,3 +25,5 @@ class Diagnostics:
     """By the veto alone; nothing where it is off."""
     rejected: Rejected
     """By all criteria and the veto together."""
+    decomposition: DecompositionReport | None
+    """Where π_b of some tokens was given."""

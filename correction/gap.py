@@ -12,11 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from correction.masked import masked_mean
-from correction.ratios import LOG_RATIO_BOUND, clamp_log, excess
-from correction.row_chunks import row_chunks
-from correction.rows import TokenRows, stack_rows
-from correction.spread import Spread, effective_share
+from correction.masked import masked_max, masked_mean
+from correction.ratios import LOG_RATIO_BOUND, clamp_log
+from correction.rows import TokenRows, row_slices, stack_rows
+from correction.spread import Moments, Spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,24 +62,24 @@ class GapRows(NamedTuple):
     difference: Tensor
     excess: Tensor
     growth: Tensor
-    """Of ρ − 1, which keeps what is near 1 exact."""
-    growth_square: Tensor
+    """The mean of ρ − 1, which keeps what is near 1 exact."""
+    growth_scatter: Tensor
     largest: Tensor
     """|log ρ|"""
 
     @classmethod
     def of(cls, rows: TokenRows) -> "GapRows":
         """Sums them."""
-        growth = rows.log_ratios.expm1()
+        growth = rows.mean(rows.growth)
         return cls(
-            num_tokens=rows.indicator.sum(-1),
+            num_tokens=rows.num_tokens,
             numerator=rows.numerator.sum(-1),
             denominator=rows.denominator.sum(-1),
             difference=rows.log_differences.sum(-1),
-            excess=excess(rows.log_ratios).sum(-1),
-            growth=growth.sum(-1),
-            growth_square=growth.square().sum(-1),
-            largest=torch.linalg.vector_norm(rows.log_differences, ord=torch.inf, dim=-1),
+            excess=rows.excess.sum(-1),
+            growth=growth,
+            growth_scatter=rows.scatter(rows.growth, growth),
+            largest=torch.maximum(rows.greatest(rows.log_differences), -rows.least(rows.log_differences)),
         )
 
 
@@ -94,7 +93,7 @@ def policy_gap(numerator: Tensor, denominator: Tensor, mask: Tensor) -> PolicyGa
         mask: [N, T] bool.
     """
     assert numerator.shape == denominator.shape == mask.shape, (numerator.shape, denominator.shape, mask.shape)
-    chunks = [GapRows.of(TokenRows.of(numerator[s], denominator[s], mask[s])) for s in row_chunks(mask)]
+    chunks = [GapRows.of(TokenRows.of(numerator[s], denominator[s], mask[s])) for s in row_slices(mask)]
     return summarize_gap(GapRows(*stack_rows(chunks)))
 
 
@@ -102,9 +101,9 @@ def summarize_gap(rows: GapRows) -> PolicyGap:
     """The gap, of the sums over all sequences, [N] float64."""
     is_counted = rows.num_tokens > 0
     lengths = rows.num_tokens.clamp(min=1)
-    tokens, num_sequences = rows.num_tokens.sum(), is_counted.sum()
+    tokens = rows.num_tokens.sum()
     per_token = tokens.clamp(min=1)
-    growth, growth_square = rows.growth.sum(), rows.growth_square.sum()
+    growth = Moments.merged(rows.num_tokens, rows.growth, rows.growth_scatter)
     products = clamp_log(rows.difference)
     log_perplexity, sampler = -rows.numerator / lengths, -rows.denominator / lengths
     perplexity_gap = -rows.difference / lengths
@@ -114,16 +113,14 @@ def summarize_gap(rows: GapRows) -> PolicyGap:
 
     return PolicyGap(
         num_tokens=int(tokens),
-        num_sequences=int(num_sequences),
-        max_abs=float(rows.largest.max()) if len(rows.largest) else 0.0,
+        num_sequences=int(is_counted.sum()),
+        max_abs=float(masked_max(rows.largest, is_counted)),
         k1=float(-rows.difference.sum() / per_token),
         k3=float(rows.excess.sum() / per_token),
-        chi2_token=float((growth_square + 2 * growth) / per_token),
+        chi2_token=float(growth.variance + growth.mean * (growth.mean + 2)),
         chi2_sequence=mean((2 * products).expm1()),
-        ess_token=effective_share(tokens + growth, tokens + 2 * growth + growth_square, tokens),
-        ess_sequence=effective_share(
-            (products.exp() * is_counted).sum(), ((2 * products).exp() * is_counted).sum(), num_sequences
-        ),
+        ess_token=Moments(1 + growth.mean, growth.variance).effective_share if tokens > 0 else 0.0,
+        ess_sequence=Moments.of_sequences(products.exp(), is_counted).effective_share,
         log_perplexity=mean(log_perplexity),
         sampler_log_perplexity=mean(sampler),
         perplexity=mean(_exp(log_perplexity)),

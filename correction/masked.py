@@ -65,6 +65,6 @@ def masked_min(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
 
 
 def masked_share(condition: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
-    """Share of the mask's positions where `condition` [...] bool holds, float32; 0 where the mask is empty."""
+    """Share of the mask's positions where `condition` [...] bool holds, float64; 0 where the mask is empty."""
     assert condition.dtype == torch.bool, condition.dtype
-    return count(condition & mask, dim).float() / count(mask, dim).clamp(min=1)
+    return count(condition & mask, dim).double() / count(mask, dim).clamp(min=1)

@@ -1,6 +1,6 @@
 """How far the probabilities of two policies are apart, rather than their logarithms.
 
-Owns the numbers that show a broken pairing of engine and learner at a glance. Detached, summed in float64.
+Owns the numbers that show a broken pairing of engine and learner at a glance. Detached, in float64.
 
 Legend: N sequences, T tokens; n sequences of a chunk; p and q the probabilities of the sampled tokens.
 """
@@ -11,9 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from correction.masked import masked_max
 from correction.ratios import clamp_log, ratio
-from correction.row_chunks import row_chunks
-from correction.rows import TokenRows, stack_rows
+from correction.rows import TokenRows, row_slices, stack_rows
+from correction.spread import Moments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,56 +31,54 @@ class ProbabilityGap:
 
 
 class ProbabilityRows(NamedTuple):
-    """Sums over each sequence of a chunk, [n]."""
+    """Of each sequence of a chunk, [n]: means, and sums of squared deviations from them."""
 
     num_tokens: Tensor
     largest: Tensor
     gap: Tensor
-    gap_square: Tensor
+    """|p − q|"""
+    gap_scatter: Tensor
+    difference: Tensor
+    """p − q"""
+    difference_scatter: Tensor
     numerator: Tensor
+    numerator_scatter: Tensor
     denominator: Tensor
-    numerator_square: Tensor
-    denominator_square: Tensor
-    product: Tensor
+    denominator_scatter: Tensor
 
     @classmethod
     def of(cls, rows: TokenRows) -> "ProbabilityRows":
-        """Sums them, in float64: the correlation is a difference of what is nearly equal."""
+        """Sums them up, in float64: a correlation is a difference of what is nearly equal."""
         p = ratio(clamp_log(rows.numerator.double())) * rows.indicator
         q = ratio(clamp_log(rows.denominator.double())) * rows.indicator
-        gap = p - q
-        return cls(
-            num_tokens=rows.indicator.sum(-1),
-            largest=torch.linalg.vector_norm(gap, ord=torch.inf, dim=-1),
-            gap=gap.abs().sum(-1),
-            gap_square=gap.square().sum(-1),
-            numerator=p.sum(-1),
-            denominator=q.sum(-1),
-            numerator_square=p.square().sum(-1),
-            denominator_square=q.square().sum(-1),
-            product=(p * q).sum(-1),
-        )
+        moments = []
+        for values in ((p - q).abs(), p - q, p, q):
+            mean = rows.mean(values)
+            moments += [mean, rows.scatter(values, mean)]
+        return cls(rows.num_tokens, rows.greatest((p - q).abs()), *moments)
 
 
 @torch.no_grad()
 def probability_gap(numerator: Tensor, denominator: Tensor, mask: Tensor) -> ProbabilityGap:
     """Compares log p and log q [N, T] over the mask [N, T] bool."""
     assert numerator.shape == denominator.shape == mask.shape, (numerator.shape, denominator.shape, mask.shape)
-    chunks = [ProbabilityRows.of(TokenRows.of(numerator[s], denominator[s], mask[s])) for s in row_chunks(mask)]
+    chunks = [ProbabilityRows.of(TokenRows.of(numerator[s], denominator[s], mask[s])) for s in row_slices(mask)]
     rows = ProbabilityRows(*stack_rows(chunks))
     num = rows.num_tokens.sum()
-    tokens = num.clamp(min=1)
-    mean = rows.gap.sum() / tokens
-    variance = (rows.gap_square.sum() / tokens - mean.square()).clamp(min=0) * num / (num - 1).clamp(min=1)
-    mean_p, mean_q = rows.numerator.sum() / tokens, rows.denominator.sum() / tokens
-    variance_p = (rows.numerator_square.sum() / tokens - mean_p.square()).clamp(min=0)
-    variance_q = (rows.denominator_square.sum() / tokens - mean_q.square()).clamp(min=0)
-    covariance = rows.product.sum() / tokens - mean_p * mean_q
-    scale = float((variance_p * variance_q).sqrt())
+    gap = Moments.merged(rows.num_tokens, rows.gap, rows.gap_scatter)
     return ProbabilityGap(
         num_tokens=int(num),
-        max=float(rows.largest.max()) if len(rows.largest) else 0.0,
-        mean=float(mean),
-        std=float(variance.sqrt()),
-        correlation=float(covariance) / scale if scale > 0 else 0.0,
+        max=float(masked_max(rows.largest, rows.num_tokens > 0)),
+        mean=float(gap.mean),
+        std=float(torch.sqrt(gap.variance * num / (num - 1).clamp(min=1))),
+        correlation=_correlation(rows),
     )
+
+
+def _correlation(rows: ProbabilityRows) -> float:
+    p = Moments.merged(rows.num_tokens, rows.numerator, rows.numerator_scatter).variance
+    q = Moments.merged(rows.num_tokens, rows.denominator, rows.denominator_scatter).variance
+    difference = Moments.merged(rows.num_tokens, rows.difference, rows.difference_scatter).variance
+    scale = float((p * q).sqrt())
+    # The covariance, by var(p − q) = var p + var q − 2·cov.
+    return float(p + q - difference) / 2 / scale if scale > 0 else 0.0

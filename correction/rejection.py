@@ -15,7 +15,6 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from correction.ratios import excess
 from correction.rows import TokenRows
 
 
@@ -39,16 +38,20 @@ class Statistic(StrEnum):
     """eˣ − 1 − x"""
 
 
-def _k1(log_ratios: Tensor) -> Tensor:
-    return -log_ratios
+def _k1(rows: TokenRows) -> Tensor:
+    return -rows.log_ratios
 
 
-def _k2(log_ratios: Tensor) -> Tensor:
-    return log_ratios.square() / 2
+def _k2(rows: TokenRows) -> Tensor:
+    return rows.log_ratios.square().div_(2)
 
 
-STATISTICS: dict[Statistic, Callable[[Tensor], Tensor]] = {Statistic.k1: _k1, Statistic.k2: _k2, Statistic.k3: excess}
-"""log-ratios [n, T], clamped → the statistic [n, T]; 0 for equal policies."""
+def _k3(rows: TokenRows) -> Tensor:
+    return rows.excess
+
+
+STATISTICS: dict[Statistic, Callable[[TokenRows], Tensor]] = {Statistic.k1: _k1, Statistic.k2: _k2, Statistic.k3: _k3}
+"""Tokens → their statistic [n, T] of the clamped log-ratio; 0 for equal policies and outside of the mask."""
 
 
 class Judgement(NamedTuple):
@@ -107,7 +110,7 @@ class Criterion:
 
     def judge(self, rows: TokenRows) -> Judgement:
         """Compares the statistic of a chunk's tokens or sequences with the limits."""
-        tokens = STATISTICS[self.statistic](rows.log_ratios)
+        tokens = STATISTICS[self.statistic](rows)
         match self.level:
             case CriterionLevel.token:
                 return Judgement(tokens, self._holds(tokens))
@@ -115,18 +118,12 @@ class Criterion:
                 total = tokens.sum(-1, keepdim=True)
                 return Judgement(total, self._holds(total))
             case CriterionLevel.seq_mean:
-                mean = tokens.sum(-1, keepdim=True) / rows.indicator.sum(-1, keepdim=True).clamp(min=1)
+                mean = tokens.sum(-1, keepdim=True) / rows.num_tokens.unsqueeze(-1).clamp(min=1)
                 return Judgement(mean, self._holds(mean))
             case CriterionLevel.seq_max:
-                return self._judge_extremes(tokens)
-
-    def _judge_extremes(self, tokens: Tensor) -> Judgement:
-        # Outside of the mask stands 0, which is no extreme: limits are around it.
-        if tokens.shape[-1] == 0:
-            return Judgement(tokens.sum(-1, keepdim=True), tokens.sum(-1, keepdim=True) == 0)
-        lowest, highest = tokens.amin(-1, keepdim=True), tokens.amax(-1, keepdim=True)
-        furthest = torch.where(highest >= -lowest, highest, lowest)
-        return Judgement(furthest, self._holds(lowest) & self._holds(highest))
+                lowest, highest = rows.least(tokens).unsqueeze(-1), rows.greatest(tokens).unsqueeze(-1)
+                furthest = torch.where(highest >= -lowest, highest, lowest)
+                return Judgement(furthest, self._holds(lowest) & self._holds(highest))
 
     def _holds(self, statistic: Tensor) -> Tensor:
         low, high = self.limits
@@ -152,8 +149,5 @@ class Veto:
 
     def judge(self, rows: TokenRows) -> Judgement:
         """Looks for the least of each sequence's log-ratios, not clamped."""
-        if rows.mask.shape[-1] == 0:
-            least = rows.log_differences.sum(-1, keepdim=True)
-        else:
-            least = rows.log_differences.amin(-1, keepdim=True)
+        least = rows.least(rows.log_differences).unsqueeze(-1)
         return Judgement(least, least >= math.log(self.ratio))

@@ -9,12 +9,13 @@ Legend: N sequences, T tokens; n sequences of a chunk.
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from correction.masked import masked_max, masked_min, masked_share
 from correction.rejection import Criterion, CriterionLevel
 from correction.rows import TokenRows
-from correction.spread import Spread, std_of_sums
+from correction.spread import Moments, Spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,20 +56,20 @@ class RejectionRows(NamedTuple):
     @classmethod
     def of(cls, rows: TokenRows, rejected: Tensor) -> "RejectionRows":
         """Counts the rejected tokens [n, T] bool."""
-        return cls(num_tokens=rows.indicator.sum(-1), num_rejected=rejected.sum(-1))
+        return cls(num_tokens=rows.num_tokens, num_rejected=rejected.sum(-1))
 
 
 class CriterionRows(NamedTuple):
-    """Of each sequence of a chunk, [n]; sums are over its tokens."""
+    """Of each sequence of a chunk, [n]."""
 
     num_tokens: Tensor
     value: Tensor
     """The sequence's statistic; of a token criterion the mean of its tokens."""
     lowest: Tensor
     highest: Tensor
-    cut_total: Tensor
-    """Of the statistic cut off at the limits."""
-    cut_square_total: Tensor
+    cut: Tensor
+    """The mean of the statistic cut off at the limits."""
+    cut_scatter: Tensor
     num_high: Tensor
     num_low: Tensor
 
@@ -76,7 +77,7 @@ class CriterionRows(NamedTuple):
     def of(cls, rows: TokenRows, criterion: Criterion, statistic: Tensor) -> "CriterionRows":
         """Sums the statistic: [n, T] of a token criterion, else [n, 1]."""
         low, high = criterion.limits
-        num_tokens = rows.indicator.sum(-1)
+        num_tokens = rows.num_tokens
         cut = statistic.clamp(low, high)
         if criterion.level is not CriterionLevel.token:
             value, cut = statistic.squeeze(-1), cut.squeeze(-1)
@@ -85,21 +86,22 @@ class CriterionRows(NamedTuple):
                 value=value,
                 lowest=value,
                 highest=value,
-                cut_total=cut * num_tokens,
-                cut_square_total=cut.square() * num_tokens,
+                cut=cut,
+                cut_scatter=torch.zeros_like(cut),
                 num_high=(value > high) * num_tokens,
                 num_low=(value < low) * num_tokens,
             )
         # The statistic is 0 outside of the mask, and so within the limits.
+        mean_cut = rows.mean(cut)
         return cls(
             num_tokens=num_tokens,
-            value=statistic.sum(-1) / num_tokens.clamp(min=1),
-            lowest=masked_min(statistic, rows.mask, -1),
-            highest=masked_max(statistic, rows.mask, -1),
-            cut_total=cut.sum(-1),
-            cut_square_total=cut.square().sum(-1),
-            num_high=(statistic > high).sum(-1),
-            num_low=(statistic < low).sum(-1),
+            value=rows.mean(statistic),
+            lowest=rows.least(statistic),
+            highest=rows.greatest(statistic),
+            cut=mean_cut,
+            cut_scatter=rows.scatter(cut, mean_cut),
+            num_high=rows.count_above(statistic, high),
+            num_low=rows.count_below(statistic, low),
         )
 
 
@@ -122,7 +124,7 @@ def summarize_criterion(criterion: Criterion, rows: CriterionRows, rejected: Rej
         rejected=rejected,
         tokens=Spread(
             mean=float((rows.value * rows.num_tokens).sum() / num_tokens.clamp(min=1)),
-            std=std_of_sums(rows.cut_total.sum(), rows.cut_square_total.sum(), num_tokens),
+            std=Moments.merged(rows.num_tokens, rows.cut, rows.cut_scatter).std,
             min=float(masked_min(rows.lowest, is_counted)),
             max=float(masked_max(rows.highest, is_counted)),
         ),

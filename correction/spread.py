@@ -1,50 +1,75 @@
-"""How numbers are spread: the summary of a quantity over tokens or over sequences.
+"""How numbers are spread: moments that merge, and the summary of a quantity over tokens or sequences.
+
+Means and scatters of each sequence, merged in float64, lose nothing to cancellation: a sum of squares less the square
+of a sum would, where weights are nearly equal.
 
 Legend: N sequences.
 """
 
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
+import torch
 from torch import Tensor
 
 from correction.masked import masked_max, masked_mean, masked_min
+
+
+class Moments(NamedTuple):
+    """Of a quantity over what there is; 0 of nothing."""
+
+    mean: Tensor
+    """scalar, float64"""
+    variance: Tensor
+    """The population's."""
+
+    @classmethod
+    def merged(cls, num: Tensor, mean: Tensor, scatter: Tensor) -> Self:
+        """Of all tokens, from each sequence's number, mean and sum of squared deviations from it, [N] float64.
+
+        Chan, Golub and LeVeque, Algorithms for Computing the Sample Variance, 1983.
+        """
+        total = num.sum().clamp(min=1)
+        overall = (num * mean).sum() / total
+        return cls(overall, (scatter.sum() + (num * (mean - overall).square()).sum()) / total)
+
+    @classmethod
+    def of_sequences(cls, values: Tensor, is_counted: Tensor) -> Self:
+        """Of one value a sequence, [N] float64, where `is_counted` [N] bool."""
+        mean = masked_mean(values, is_counted)
+        return cls(mean, masked_mean((values - mean).square(), is_counted))
+
+    @property
+    def std(self) -> float:
+        """The population's."""
+        return float(self.variance.sqrt())
+
+    @property
+    def effective_share(self) -> float:
+        """(Σw)² / (n·Σw²): the share of n weights that equal weights would need for the same variance.
+
+        Kong, 1992, the effective sample size: 1 for equal weights, 1/n for a single one that counts, 0 where none does.
+        """
+        square = self.mean.square()
+        return float(square / (square + self.variance)) if self.mean > 0 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
     """Of a quantity over what there is; all 0 where there is nothing."""
 
-    mean: float = 0.0
-    std: float = 0.0
-    min: float = 0.0
-    max: float = 0.0
+    mean: float
+    std: float
+    min: float
+    max: float
 
     @classmethod
     def of_sequences(cls, values: Tensor, is_counted: Tensor) -> Self:
         """Of one value a sequence [N] float64 where `is_counted` [N] bool; the sample's std (n − 1)."""
-        mean = masked_mean(values, is_counted)
-        num = is_counted.sum()
-        variance = masked_mean((values - mean).square(), is_counted) * num / (num - 1).clamp(min=1)
+        moments, num = Moments.of_sequences(values, is_counted), is_counted.sum()
         return cls(
-            mean=float(mean),
-            std=float(variance.sqrt()),
+            mean=float(moments.mean),
+            std=float(torch.sqrt(moments.variance * num / (num - 1).clamp(min=1))),
             min=float(masked_min(values, is_counted)),
             max=float(masked_max(values, is_counted)),
         )
-
-
-def std_of_sums(total: Tensor, square_total: Tensor, num: Tensor) -> float:
-    """The population's std of `num` values with this sum and this sum of squares; 0 of nothing."""
-    num = num.clamp(min=1)
-    return float((square_total / num - (total / num).square()).clamp(min=0).sqrt())
-
-
-def effective_share(total: Tensor, square_total: Tensor, num: Tensor) -> float:
-    """(Σw)² / (n·Σw²): the share of n weights that equal weights would need for the same variance.
-
-    Kong, 1992, the effective sample size: 1 for equal weights, 1/n for a single one that counts, 0 where none does.
-    """
-    if float(square_total) <= 0:
-        return 0.0
-    return float(total.square() / (num * square_total))

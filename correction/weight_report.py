@@ -14,8 +14,8 @@ from torch import Tensor
 
 from correction.masked import masked_max, masked_min, masked_share
 from correction.rows import TokenRows
-from correction.spread import Spread, effective_share, std_of_sums
-from correction.weights import TokenWeights
+from correction.spread import Moments, Spread
+from correction.weights import TokenWeights, Weighting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,76 +48,70 @@ class WeightReport:
 
 
 class WeightRows(NamedTuple):
-    """Of each sequence of a chunk, [n]; sums are over its tokens."""
+    """Of each sequence of a chunk, [n]."""
 
     num_tokens: Tensor
-    deviation: Tensor
-    """Of w − 1, which keeps what is near 1 exact."""
-    deviation_square: Tensor
+    weight: Tensor
+    """The mean."""
+    weight_scatter: Tensor
     weight_min: Tensor
     weight_max: Tensor
     ratio: Tensor
+    """The mean."""
     ratio_min: Tensor
     ratio_max: Tensor
     num_high: Tensor
     num_low: Tensor
-    num_truncated: Tensor
-    num_masked: Tensor
+    num_bounded: Tensor
 
     @classmethod
     def of(cls, rows: TokenRows, ratios: Tensor, weighed: TokenWeights, marks: tuple[float, float]) -> "WeightRows":
-        """Sums weights and ratios [n, T]; outside of the mask the weights are 0, the ratios finite."""
+        """Sums up weights and ratios [n, T], both 0 outside of the mask."""
         low, high = marks
-        deviation = weighed.weights - rows.indicator
-        ratios = ratios * rows.indicator
+        weight = rows.mean(weighed.weights)
         return cls(
-            num_tokens=rows.indicator.sum(-1),
-            deviation=deviation.sum(-1),
-            deviation_square=deviation.square().sum(-1),
-            weight_min=masked_min(weighed.weights, rows.mask, -1),
-            weight_max=masked_max(weighed.weights, rows.mask, -1),
-            ratio=ratios.sum(-1),
-            ratio_min=masked_min(ratios, rows.mask, -1),
-            ratio_max=masked_max(ratios, rows.mask, -1),
-            num_high=((ratios > high) & rows.mask).sum(-1),
-            num_low=((ratios < low) & rows.mask).sum(-1),
-            num_truncated=weighed.truncated.sum(-1),
-            num_masked=weighed.masked.sum(-1),
+            num_tokens=rows.num_tokens,
+            weight=weight,
+            weight_scatter=rows.scatter(weighed.weights, weight),
+            weight_min=rows.least(weighed.weights),
+            weight_max=rows.greatest(weighed.weights),
+            ratio=rows.mean(ratios),
+            ratio_min=rows.least(ratios),
+            ratio_max=rows.greatest(ratios),
+            num_high=rows.count_above(ratios, high),
+            num_low=rows.count_below(ratios, low),
+            num_bounded=weighed.bounded.sum(-1),
         )
 
 
-def summarize_weights(rows: WeightRows, marks: tuple[float, float], normalizer: float) -> WeightReport:
+def summarize_weights(rows: WeightRows, weighting: Weighting, normalizer: float) -> WeightReport:
     """The report, of the sums over all sequences, [N] float64."""
-    low, high = marks
+    low, high = weighting.marks
     is_counted = rows.num_tokens > 0
-    lengths = rows.num_tokens.clamp(min=1)
     tokens = rows.num_tokens.sum()
-    deviation, square = rows.deviation.sum(), rows.deviation_square.sum()
-    mean_weight, mean_ratio = 1 + rows.deviation / lengths, rows.ratio / lengths
-    sequences = Spread.of_sequences(mean_weight, is_counted)
-    counted = mean_weight * is_counted
+    weights = Moments.merged(rows.num_tokens, rows.weight, rows.weight_scatter)
 
     def share(num: Tensor) -> float:
         return float(num.sum() / tokens.clamp(min=1))
 
     return WeightReport(
         tokens=Spread(
-            mean=float((tokens + deviation) / tokens.clamp(min=1)),
-            std=std_of_sums(deviation, square, tokens),
+            mean=float(weights.mean),
+            std=weights.std,
             min=float(masked_min(rows.weight_min, is_counted)),
             max=float(masked_max(rows.weight_max, is_counted)),
         ),
-        sequences=sequences,
-        max_deviation=float(masked_max((mean_weight - 1).abs(), is_counted)),
-        ess_token=effective_share(tokens + deviation, tokens + 2 * deviation + square, tokens),
-        ess_sequence=effective_share(counted.sum(), counted.square().sum(), is_counted.sum()),
+        sequences=Spread.of_sequences(rows.weight, is_counted),
+        max_deviation=float(masked_max((rows.weight - 1).abs(), is_counted)),
+        ess_token=weights.effective_share,
+        ess_sequence=Moments.of_sequences(rows.weight, is_counted).effective_share,
         ratio_min=float(masked_min(rows.ratio_min, is_counted)),
         ratio_max=float(masked_max(rows.ratio_max, is_counted)),
         tokens_high=share(rows.num_high),
         tokens_low=share(rows.num_low),
-        sequences_high=float(masked_share(mean_ratio > high, is_counted)),
-        sequences_low=float(masked_share(mean_ratio < low, is_counted)),
-        truncated_share=share(rows.num_truncated),
-        masked_share=share(rows.num_masked),
+        sequences_high=float(masked_share(rows.ratio > high, is_counted)),
+        sequences_low=float(masked_share(rows.ratio < low, is_counted)),
+        truncated_share=0.0 if weighting.drops else share(rows.num_bounded),
+        masked_share=share(rows.num_bounded) if weighting.drops else 0.0,
         normalizer=normalizer,
     )

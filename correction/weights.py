@@ -18,19 +18,14 @@ from torch import Tensor
 
 from correction.masked import zero_outside
 
-SMALLEST_MEAN = 1e-8
-"""Weights with a smaller mean are not normalised: hardly any of them is left."""
-
 
 class TokenWeights(NamedTuple):
     """What a weighting says of each token, detached."""
 
     weights: Tensor
     """[N, T] ≥ 0, 0 outside of the mask."""
-    truncated: Tensor
-    """[N, T] bool: a bound stands in the place of the ratio."""
-    masked: Tensor
-    """[N, T] bool: in the mask, and of weight 0 because its ratio is out of bounds."""
+    bounded: Tensor
+    """[N, T] bool: the ratio is out of bounds, and so the weight is not the ratio."""
 
 
 class Weighting(Protocol):
@@ -40,11 +35,15 @@ class Weighting(Protocol):
     def marks(self) -> tuple[float, float]:
         """Ratios below the first and above the second are counted as low and high in reports."""
 
+    @property
+    def drops(self) -> bool:
+        """Whether a ratio that is out of bounds has weight 0, not the bound."""
+
     def weigh(self, ratios: Tensor, mask: Tensor) -> TokenWeights:
-        """Weighs ratios π_prox/μ [N, T], finite, over the mask [N, T] bool."""
+        """Weighs ratios π_prox/μ [N, T], finite, 0 outside of the mask [N, T] bool."""
 
     def with_cap(self, cap: float) -> Self:
-        """The same weighting with another cap."""
+        """The same weighting with another cap, and a floor that is not above it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +56,7 @@ class Truncated:
 
     cap: float
     floor: float = 0.0
+    drops = False
 
     def __post_init__(self) -> None:
         assert 0 <= self.floor <= self.cap and self.cap > 0, self
@@ -69,14 +69,13 @@ class Truncated:
     def weigh(self, ratios: Tensor, mask: Tensor) -> TokenWeights:
         """Cuts ratios [N, T] off at the bounds."""
         ratios = ratios.detach()
-        truncated = ratios > self.cap
-        if self.floor > 0:
-            truncated |= ratios < self.floor
+        if self.floor == 0:
+            return TokenWeights(ratios.clamp(max=self.cap), ratios > self.cap)
         weights = zero_outside(ratios.clamp(self.floor, self.cap), mask)
-        return TokenWeights(weights, truncated.logical_and_(mask), torch.zeros_like(mask))
+        return TokenWeights(weights, (weights != ratios).logical_and_(mask))
 
     def with_cap(self, cap: float) -> Self:
-        """The same floor, unless the cap is below it."""
+        """As `Weighting` says."""
         return replace(self, cap=cap, floor=min(self.floor, cap))
 
 
@@ -89,6 +88,7 @@ class Masked:
 
     floor: float
     cap: float
+    drops = True
 
     def __post_init__(self) -> None:
         assert 0 <= self.floor <= self.cap and self.cap > 0, self
@@ -101,17 +101,19 @@ class Masked:
     def weigh(self, ratios: Tensor, mask: Tensor) -> TokenWeights:
         """Drops ratios [N, T] out of bounds."""
         ratios = ratios.detach()
-        inside = (ratios >= self.floor).logical_and_(ratios <= self.cap).logical_and_(mask)
-        return TokenWeights(zero_outside(ratios, inside), torch.zeros_like(mask), mask & ~inside)
+        inside = (ratios >= self.floor).logical_and_(ratios <= self.cap)
+        return TokenWeights(zero_outside(ratios, inside), mask & ~inside)
 
     def with_cap(self, cap: float) -> Self:
-        """The same floor, unless the cap is below it."""
+        """As `Weighting` says."""
         return replace(self, cap=cap, floor=min(self.floor, cap))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unweighted:
     """Every token counts as it is: right on-policy, biased off it."""
+
+    drops = False
 
     @property
     def marks(self) -> tuple[float, float]:
@@ -120,17 +122,15 @@ class Unweighted:
 
     def weigh(self, ratios: Tensor, mask: Tensor) -> TokenWeights:
         """1 in the mask, whatever the ratios [N, T] are."""
-        return TokenWeights(mask.to(ratios.dtype), torch.zeros_like(mask), torch.zeros_like(mask))
+        return TokenWeights(mask.to(ratios.dtype), torch.zeros_like(mask))
 
     def with_cap(self, cap: float) -> Self:
-        """Itself."""
+        """As `Weighting` says: there is none."""
         del cap
         return self
 
 
 OFF = Unweighted()
 
-
-def normalizer(mean: float) -> float:
-    """What weights of this mean are divided by for a mean of 1; 1 where hardly any weight is left."""
-    return mean if mean > SMALLEST_MEAN else 1.0
+SMALLEST_MEAN = 1e-8
+"""Weights with a smaller mean are not normalised: hardly any of them is left."""

@@ -7,7 +7,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from correction.ratios import LOG_RATIO_BOUND, excess, log_ratio, ratio
+from correction.ratios import (
+    LEVELS,
+    LOG_RATIO_BOUND,
+    excess,
+    log_difference,
+    log_ratio,
+    number_segments,
+    ratio,
+    starts_segment,
+)
+from tests.correction.batches import batches, tensors
+from tests.correction.plain import Batch, shared
 
 ALL = torch.tensor([True])
 
@@ -48,3 +59,29 @@ def test_the_excess_is_never_negative_and_exact_near_zero(x: float) -> None:
 
 def test_the_excess_of_a_small_log_ratio_is_half_its_square_in_float32() -> None:
     assert float(excess(torch.tensor([1e-3]))) == pytest.approx(0.5e-6, rel=1e-2)
+
+
+@given(batches(largest=1e4), st.sampled_from(sorted(LEVELS)))
+def test_every_level_equals_a_plain_loop(batch: Batch, level: str) -> None:
+    prox, mu, mask = tensors(batch)
+    got = ratio(LEVELS[level](log_difference(prox, mu, mask), mask))
+    assert torch.equal(got[~mask], torch.ones_like(got[~mask]))
+    for values, row in zip(got.tolist(), batch.log_ratios, strict=True):
+        for run, expected in shared(row, level):
+            assert [values[t] for t in run] == pytest.approx([expected] * len(run), rel=1e-9)
+
+
+@pytest.mark.parametrize("level", sorted(LEVELS))
+def test_a_shared_ratio_has_a_gradient_for_each_token_that_shares_it(level: str) -> None:
+    log_p = torch.tensor([[-1.0, math.nan, -2.0, -3.0]], dtype=torch.float64, requires_grad=True)
+    mask = torch.tensor([[True, False, True, True]])
+    LEVELS[level](log_difference(log_p, torch.full_like(log_p, -2.0), mask), mask).sum().backward()
+    assert log_p.grad is not None
+    wanted = {"token": [1, 0, 1, 1], "segment": [1, 0, 2, 2], "sequence": [3, 0, 3, 3], "geometric": [1, 0, 1, 1]}
+    assert log_p.grad.tolist() == [pytest.approx(wanted[level])]
+
+
+def test_segments_are_the_runs_between_holes() -> None:
+    mask = torch.tensor([[False, True, True, False, True], [True, False, True, True, True]])
+    assert starts_segment(mask).tolist() == [[False, True, False, False, True], [True, False, True, False, False]]
+    assert number_segments(mask)[mask].tolist() == [1, 1, 2, 3, 4, 4, 4]

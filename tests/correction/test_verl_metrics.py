@@ -5,12 +5,17 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from torch import Tensor
 
 from correction.correction import Corrected, Correction, correct
 from correction.probability_gap import probability_gap
 from correction.rejection import Criterion, CriterionLevel, Statistic
 from correction.verl_metrics import probability_metrics, verl_metrics
 from correction.weights import OFF, Masked, Truncated, Weighting
+from tests.correction import plain_metrics
+from tests.correction.batches import batches, corrections, tensors
+from tests.correction.plain import Batch
 from tests.golden import Golden, golden_cases, golden_differences
 
 CASES = [*golden_cases("rollout_correction"), *golden_differences("rollout_correction")]
@@ -25,7 +30,7 @@ def correction_of(options: Any) -> Correction:
         weighting=_weighting(options["is_threshold"]) if level else OFF,
         normalize=bool(level) and options.get("is_batch_normalize", False),
         criteria=tuple(
-            _criterion(mode, bound)
+            _criterion(mode, bound, verl_compatible=options.get("verl_compatible", False))
             for mode, bound in zip(options.get("rs_modes", []), options.get("rs_thresholds", []), strict=True)
         ),
     )
@@ -38,11 +43,17 @@ def _weighting(threshold: float | str) -> Weighting:
     return Truncated(cap=threshold)
 
 
-def _criterion(mode: str, bound: float | str) -> Criterion:
+def _criterion(mode: str, bound: float | str, *, verl_compatible: bool) -> Criterion:
     level, statistic = mode.rsplit("_", 1)
     numbers = [float(part) for part in str(bound).split("_")]
     low = 0.0 if statistic != "k1" else numbers[0] if len(numbers) == 2 else 1 / numbers[0]
-    return Criterion(level=CriterionLevel(level), statistic=Statistic(statistic), low=low, high=numbers[-1])
+    return Criterion(
+        level=CriterionLevel(level),
+        statistic=Statistic(statistic),
+        low=low,
+        high=numbers[-1],
+        verl_compatible=verl_compatible,
+    )
 
 
 def corrected_case(case: Golden) -> Corrected:
@@ -55,7 +66,8 @@ def corrected_case(case: Golden) -> Corrected:
 @pytest.mark.parametrize("case", CASES, ids=repr)
 def test_a_correction_and_all_its_numbers_are_golden(case: Golden) -> None:
     corrected = corrected_case(case)
-    got = {"weights": corrected.weights, "mask": corrected.mask, **verl_metrics(corrected, prefix="")}
+    made: dict[str, float | Tensor] = {"weights": corrected.weights, "mask": corrected.mask}
+    got = {**made, **verl_metrics(corrected, prefix="")}
     for name in case.wanted():
         case.check(name, got[name])
 
@@ -79,6 +91,14 @@ def test_gaps_of_probabilities_are_golden(case: Golden) -> None:
 
 def test_there_are_golden_cases() -> None:
     assert (len(CASES), len(PROBABILITIES)) == (37 + 13, 2)
+
+
+@given(batches(), corrections)
+def test_all_numbers_equal_plain_loops(batch: Batch, wanted: Correction) -> None:
+    got = verl_metrics(correct(*tensors(batch), wanted), prefix="")
+    want = plain_metrics.metrics(batch, wanted)
+    assert got.keys() == want.keys()
+    assert [got[name] for name in want] == pytest.approx(list(want.values()), rel=1e-9, abs=1e-9)
 
 
 def test_names_have_verls_prefix_unless_told_otherwise() -> None:

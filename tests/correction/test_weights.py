@@ -1,4 +1,4 @@
-"""Importance weights: truncation, no gradient, agreement with the golden vectors and a plain loop."""
+"""Weightings: bounds, what they flag, and no gradient."""
 
 import math
 
@@ -7,64 +7,67 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from correction.ratios import log_ratio
-from correction.weights import WEIGHTINGS, truncated, unweighted
-from tests.golden import Golden, golden_cases, golden_differences
+from correction.weights import OFF, Masked, Truncated, Weighting
+from tests.correction.batches import weightings
+from tests.correction.plain import weigh
 
-TOKEN_LEVEL = [
-    case
-    for case in (
-        *golden_cases("rollout_correction", is_level="token", is_batch_normalize=False, rs_modes=[]),
-        *golden_differences("rollout_correction", "token_tis"),
-        *golden_differences("rollout_correction", "empty_mask"),
-    )
-    if isinstance(case.options["is_threshold"], float)
-]
+ratios = st.lists(st.tuples(st.floats(math.exp(-20), math.exp(20)), st.booleans()), min_size=1, max_size=20)
 
-tokens = st.lists(
-    st.tuples(st.floats(-1e4, 1e4), st.floats(-1e4, 1e4), st.booleans(), st.sampled_from((math.nan, math.inf))),
-    min_size=1,
-    max_size=20,
+
+@given(ratios, weightings)
+def test_weights_equal_a_plain_loop(row: list[tuple[float, bool]], weighting: Weighting) -> None:
+    mask = torch.tensor([[kept for _, kept in row]])
+    values = torch.tensor([[ratio if kept else 0.0 for ratio, kept in row]], dtype=torch.float64)
+    got = weighting.weigh(values, mask)
+    assert got.weights.tolist() == [[weigh(ratio, weighting) if kept else 0.0 for ratio, kept in row]]
+    bounded = [[kept and weigh(ratio, weighting) != ratio for ratio, kept in row]]
+    assert got.bounded.tolist() == (bounded if weighting != OFF else [[False] * len(row)])
+
+
+def test_truncated_weights_lie_between_the_bounds() -> None:
+    mask = torch.tensor([[True, True, True, False]])
+    got = Truncated(cap=2.0, floor=0.5).weigh(torch.tensor([[0.25, 1.0, 4.0, 0.0]]), mask)
+    assert got.weights.tolist() == [[0.5, 1.0, 2.0, 0.0]]
+    assert got.bounded.tolist() == [[True, False, True, False]]
+
+
+def test_masked_weights_are_the_ratio_or_nothing() -> None:
+    mask = torch.tensor([[True, True, True, False]])
+    got = Masked(floor=0.5, cap=2.0).weigh(torch.tensor([[0.25, 1.5, 4.0, 0.0]]), mask)
+    assert got.weights.tolist() == [[0.0, 1.5, 0.0, 0.0]]
+    assert got.bounded.tolist() == [[True, False, True, False]]
+
+
+def test_off_weighs_every_token_of_the_mask_one() -> None:
+    got = OFF.weigh(torch.tensor([[9.0, 0.0, 0.1]]), torch.tensor([[True, False, True]]))
+    assert got.weights.tolist() == [[1.0, 0.0, 1.0]]
+    assert not got.bounded.any()
+
+
+@pytest.mark.parametrize(
+    "weighting", [OFF, Truncated(cap=2.0), Truncated(cap=2.0, floor=0.5), Masked(floor=0.5, cap=2.0)]
 )
+def test_weights_carry_no_gradient(weighting: Weighting) -> None:
+    ratios = torch.tensor([[0.1, 3.0]], requires_grad=True)
+    assert not weighting.weigh(ratios, torch.tensor([[True, True]])).weights.requires_grad
 
 
-@pytest.mark.parametrize("case", TOKEN_LEVEL, ids=repr)
-def test_truncated_weights_are_golden(case: Golden) -> None:
-    mask = case.input("mask")
-    log_ratios = log_ratio(case.input("logprobs"), case.input("rollout_logprobs"), mask)
-    case.check("weights", truncated(log_ratios, mask, case.options["is_threshold"]).weights)
+def test_low_and_high_are_beyond_the_bounds_or_beyond_the_caps_inverse() -> None:
+    assert Truncated(cap=4.0).marks == (0.25, 4.0)
+    assert Truncated(cap=4.0, floor=0.5).marks == (0.5, 4.0)
+    assert Masked(floor=0.5, cap=5.0).marks == (0.5, 5.0)
+    assert OFF.marks == (0.0, math.inf)
 
 
-def test_there_are_golden_cases() -> None:
-    assert len(TOKEN_LEVEL) == 5
+def test_another_cap_brings_the_floor_down_with_it() -> None:
+    assert Truncated(cap=4.0, floor=0.5).with_cap(0.2) == Truncated(cap=0.2, floor=0.2)
+    assert Masked(floor=0.5, cap=4.0).with_cap(3.0) == Masked(floor=0.5, cap=3.0)
+    assert OFF.with_cap(3.0) == OFF
 
 
-@given(tokens, st.floats(0.01, 100))
-def test_truncated_weights_equal_a_plain_loop(row: list[tuple[float, float, bool, float]], cap: float) -> None:
-    mask = torch.tensor([kept for *_, kept, _ in row])
-    prox = torch.tensor([p if kept else poison for p, _, kept, poison in row], dtype=torch.float64)
-    mu = torch.tensor([q if kept else -poison for _, q, kept, poison in row], dtype=torch.float64)
-    got = truncated(log_ratio(prox, mu, mask), mask, cap)
-    raw = [math.exp(max(-20.0, min(20.0, p - q))) if kept else 0.0 for p, q, kept, _ in row]
-    assert got.weights.tolist() == pytest.approx([min(w, cap) for w in raw], rel=1e-9, abs=1e-12)
-    assert got.truncated.tolist() == [w > cap for w in raw]
-
-
-def test_equal_policies_weigh_one() -> None:
-    logprobs, mask = torch.tensor([-0.1, -5.0, -30.0]), torch.ones(3, dtype=torch.bool)
-    got = truncated(log_ratio(logprobs, logprobs, mask), mask, 2.0)
-    assert got.weights.tolist() == [1.0, 1.0, 1.0]
-    assert not got.truncated.any()
-
-
-def test_off_weighs_every_trained_token_one_and_truncates_nothing() -> None:
-    mask = torch.tensor([True, False, True])
-    got = unweighted(torch.tensor([3.0, math.nan, -20.0]), mask, 2.0)
-    assert got.weights.tolist() == [1.0, 0.0, 1.0]
-    assert not got.truncated.any()
-
-
-@pytest.mark.parametrize("name", sorted(WEIGHTINGS))
-def test_weights_carry_no_gradient(name: str) -> None:
-    log_ratios = torch.tensor([0.1, 2.0], requires_grad=True)
-    assert not WEIGHTINGS[name](log_ratios, torch.tensor([True, True]), 2.0).weights.requires_grad
+@pytest.mark.parametrize(("floor", "cap"), [(3.0, 2.0), (-1.0, 2.0), (0.0, 0.0)])
+def test_bounds_must_make_sense(floor: float, cap: float) -> None:
+    with pytest.raises(AssertionError):
+        Truncated(cap=cap, floor=floor)
+    with pytest.raises(AssertionError):
+        Masked(cap=cap, floor=floor)
