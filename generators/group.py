@@ -12,7 +12,8 @@ from async_rl.errors import AsyncRLError
 from async_rl.protocol import Lease, Sampling, Trajectory, TrajectoryGroup
 from async_rl.reward import Reward
 from generators.engine import Engine, RequestRefused, Sample
-from generators.reward import RewardFailed, RewardRunner
+from generators.reward import RewardRunner
+from generators.reward_call import RewardFailed
 from generators.slots import Reservation, Slots
 
 

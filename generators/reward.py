@@ -5,22 +5,18 @@ loop. Owns the calls and their counts; knows nothing of groups, and never makes 
 """
 
 import asyncio
-import multiprocessing
-import os
 import signal
-import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import cast
 
-from pebble import ProcessExpired, ProcessFuture, ProcessPool
-
 from async_rl.config.schema import RewardConfig
-from async_rl.errors import AsyncRLError, RewardError
+from async_rl.errors import RewardError
 from async_rl.protocol import Prompt, RewardFailures
 from async_rl.reward import Reward
-from generators.lifeline import end_with
-from generators.reward_function import RewardCall, is_async, load_reward_function, takes_tokens
+from generators.reward_call import RewardCall, RewardFailed
+from generators.reward_function import is_async, load_reward_function, takes_tokens
+from generators.reward_pool import RewardPool
+from generators.reward_process import ProcessEnded
 from generators.reward_reader import RewardReader
 
 Decode = Callable[[Sequence[int]], str]
@@ -28,19 +24,6 @@ Decode = Callable[[Sequence[int]], str]
 
 DEADLY_PROMPTS = 4
 """Once calls for so many prompts in a row ended their process, the function is at fault, not a prompt."""
-
-
-class RewardFailed(AsyncRLError):
-    """One call gave no reward: it raised, took too long, returned what is no reward, or its process died."""
-
-    def __init__(self, reason: str, cause: str) -> None:
-        """`cause` is what many failures have in common: a line of the user's code, a time limit, an exit code."""
-        super().__init__(reason, cause)
-        self.reason = reason
-        self.cause = cause
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 class RewardRunner:
@@ -56,16 +39,9 @@ class RewardRunner:
         self._function = load_reward_function(config.function)
         self._takes_tokens = takes_tokens(self._function)
         self._turns = asyncio.Semaphore(config.max_concurrent)
-        self._pool: ProcessPool | None = None
+        self._pool: RewardPool | None = None
         if not is_async(self._function):
-            # Spawned, since this process has threads (an engine, sockets) that a fork would tear.
-            self._pool = ProcessPool(
-                max_workers=config.num_workers,
-                initializer=_begin_worker,
-                initargs=(config.function, os.getpid()),
-                context=multiprocessing.get_context("spawn"),
-            )
-        self._calls: set[ProcessFuture] = set()
+            self._pool = RewardPool(config.function, reader, num_workers=config.num_workers)
         self._failures: dict[str, RewardFailures] = {}
         self._deadly: set[str] = set()
         """Prompts whose calls ended their process since one last came back."""
@@ -102,17 +78,11 @@ class RewardRunner:
             self._remember(failed)
             raise
 
-    async def _call_in_process(self, pool: ProcessPool, call: RewardCall) -> Reward:
-        future = pool.schedule(
-            _call_plain, args=[self._config.function, self._reader, call], timeout=self._config.timeout_s
-        )
-        self._calls.add(future)
+    async def _call_in_process(self, pool: RewardPool, call: RewardCall) -> Reward:
         try:
-            outcome: Reward | RewardFailed = await asyncio.wrap_future(future)
-        except ProcessExpired as death:
-            raise self._lost(call.prompt, death.exitcode) from death
-        finally:
-            self._calls.discard(future)
+            outcome = await pool.make(call, self._config.timeout_s)
+        except ProcessEnded as death:
+            raise self._lost(call.prompt, death.exit_code) from death
         self._deadly.clear()
         if isinstance(outcome, RewardFailed):
             raise outcome
@@ -137,7 +107,7 @@ class RewardRunner:
                 value = await cast(Awaitable[object], call.make(self._function))
                 return self._reader.read(value, num_tokens=call.num_tokens)
             except (Exception, SystemExit) as error:  # `sys.exit` in it must not end the generator
-                raise _failure(error) from error
+                raise RewardFailed.by(error) from error
 
     def _remember(self, failed: RewardFailed) -> None:
         known = self._failures.get(failed.cause)
@@ -150,33 +120,6 @@ class RewardRunner:
         return failures
 
     def close(self) -> None:
-        """Cancels the calls and ends the processes, whatever they are doing. May be called again."""
-        for call in self._calls:
-            # A stopped pool forgets its calls, and who awaits one would wait for ever.
-            call.cancel()
+        """Ends the processes, whatever they are doing. May be called again."""
         if self._pool is not None:
-            self._pool.stop()
-            self._pool.join()
-
-
-def _begin_worker(spec: str, parent_pid: int) -> None:
-    end_with(parent_pid)
-    # Loaded here, so that the import does not count as a call's time; the first call says again what is wrong.
-    with suppress(RewardError):
-        load_reward_function(spec)
-
-
-def _call_plain(spec: str, reader: RewardReader, call: RewardCall) -> Reward | RewardFailed:
-    """The reward, or in words why there is none: the user's exceptions need not survive pickling."""
-    try:
-        return reader.read(call.make(load_reward_function(spec)), num_tokens=call.num_tokens)
-    except (Exception, SystemExit) as error:  # pebble would raise `sys.exit` again in the generator
-        return _failure(error)
-
-
-def _failure(error: Exception | SystemExit) -> RewardFailed:
-    if isinstance(error, RewardError):
-        return RewardFailed(f"{error.problem}; {error.remedy}", "no reward")
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    line = f"{os.path.basename(frame.filename)}:{frame.lineno}"
-    return RewardFailed(f"{type(error).__name__}: {error} ({line})", f"{type(error).__name__} ({line})")
+            self._pool.close()

@@ -1,17 +1,15 @@
-"""The user's reward function: found by name, its signature checked, called with what it asks for.
+"""The user's reward function: found by name, and its signature checked.
 
 Owns what both the command line (`--dry-run`) and the processes that call it need. Imports nothing heavy.
 """
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import cast
 
 from async_rl.errors import RewardError
 from async_rl.named_object import load_object
-from async_rl.protocol import Scalar
 
 RewardFunction = Callable[..., object]
 """(prompt, response, answer, metadata) → what a `RewardReader` reads, or an awaitable of it; with a parameter `tokens`,
@@ -20,24 +18,6 @@ also the response's tokens."""
 _PLACE = "reward.function"
 _SIGNATURE = "def reward(prompt: str, response: str, answer: str, metadata: dict) -> float"
 _TOKENS = "tokens"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RewardCall:
-    """What one call is given."""
-
-    prompt: str
-    response: str
-    answer: str
-    metadata: dict[str, Scalar]
-    num_tokens: int
-    tokens: list[str] | None
-    """Text of each of the response's tokens, "" for special ones; None unless the function takes them."""
-
-    def make(self, function: RewardFunction) -> object:
-        """The function's result, or an awaitable of it."""
-        arguments = (self.prompt, self.response, self.answer, self.metadata)
-        return function(*arguments) if self.tokens is None else function(*arguments, tokens=self.tokens)
 
 
 @cache
@@ -68,9 +48,8 @@ def takes_tokens(function: RewardFunction) -> bool:
 
 def _check_signature(spec: str, function: RewardFunction) -> None:
     try:
-        tokens: list[str] | None = [] if takes_tokens(function) else None
-        call = RewardCall(prompt="", response="", answer="", metadata={}, num_tokens=0, tokens=tokens)
-        call.make(inspect.signature(function).bind)
+        named = {_TOKENS: list[str]()} if takes_tokens(function) else {}
+        inspect.signature(function).bind("prompt", "response", "answer", {}, **named)
     except (TypeError, ValueError) as error:  # of a builtin without a signature, the latter
         raise RewardError(
             f"{spec} cannot be called: {error}", place=_PLACE, remedy=f"write it as `{_SIGNATURE}`"

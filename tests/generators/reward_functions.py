@@ -36,6 +36,10 @@ def misbehave(prompt: str, response: str, answer: str, metadata: Mapping[str, Sc
             sys.exit(3)
         case "leave":
             os._exit(3)
+        case "orphan":
+            if os.fork() == 0:
+                time.sleep(10)
+            os._exit(5)
         case "die":
             os.kill(os.getpid(), 9)
         case "sleep":
@@ -53,6 +57,7 @@ RESULTS: dict[str, object] = {
     "true": True,
     "numpy": np.float32(0.5),
     "pid": os.getpid(),
+    "long": [0.0] * 300_000,
     "two tokens": [0.0, 1.0],
     "rich": Reward(total=2.0, components={"a": 1.0}, per_token=[0.5]),
 }

@@ -11,7 +11,8 @@ from async_rl.config.schema import RewardConfig
 from async_rl.errors import RewardError
 from async_rl.protocol import Prompt
 from async_rl.reward import Reward
-from generators.reward import DEADLY_PROMPTS, RewardFailed, RewardRunner
+from generators.reward import DEADLY_PROMPTS, RewardRunner
+from generators.reward_call import RewardFailed
 from generators.reward_reader import RewardReader
 from tests.generators import reward_functions
 
