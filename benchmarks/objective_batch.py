@@ -31,9 +31,15 @@ class Batch:
     """[N] int64"""
     advantages: Tensor
     weights: Tensor
+    peer_mask: Tensor
+    """As verl's trainer gives it to advantages and the correction, int64; or float32."""
+    peer_loss_mask: Tensor
+    """As it gives it to losses, bool; or float32."""
 
     @classmethod
-    def make(cls, num_rows: int, width: int, *, has_holes: bool, seed: int = 0) -> "Batch":
+    def make(
+        cls, num_rows: int, width: int, *, has_holes: bool, has_float_masks: bool = False, seed: int = 0
+    ) -> "Batch":
         """The same for the same arguments."""
         random = torch.Generator().manual_seed(seed)
         lengths = torch.randint(width // 8, width + 1, (num_rows, 1), generator=random)
@@ -62,4 +68,10 @@ class Batch:
             "weights": (proximal - mu).exp().clamp(max=2),
         }
         zeroed = {name: torch.where(mask, value, 0.0) for name, value in tokens.items()}
-        return cls(mask=mask, groups=torch.arange(num_rows) // GROUP_SIZE, **zeroed)
+        return cls(
+            mask=mask,
+            groups=torch.arange(num_rows) // GROUP_SIZE,
+            peer_mask=mask.float() if has_float_masks else mask.long(),
+            peer_loss_mask=mask.float() if has_float_masks else mask,
+            **zeroed,
+        )

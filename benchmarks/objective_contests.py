@@ -1,7 +1,4 @@
-"""Every function with both sides on one batch; imports only inside the peers' environment.
-
-verl gets its mask as float32, with which it is faster than with the integers of its own trainer.
-"""
+"""Every function with both sides on one batch; imports only inside the peers' environment."""
 
 from collections.abc import Callable, Iterator
 
@@ -40,7 +37,6 @@ def estimate(batch: Batch, config: AdvantageConfig, **tensors: Tensor) -> Advant
 def gae(batch: Batch) -> Contest:
     """With its whitening."""
     config = AdvantageConfig(estimator=Estimator.gae, gamma=GAMMA, trace_lambda=TRACE_LAMBDA)
-    mask = batch.mask.float()
 
     def ours() -> Outputs:
         advantages, returns = estimate(batch, config, values=batch.values)
@@ -48,7 +44,7 @@ def gae(batch: Batch) -> Contest:
 
     def peer() -> Outputs:
         advantages, returns = core_algos.compute_gae_advantage_return(
-            batch.rewards, batch.values, mask, GAMMA, TRACE_LAMBDA
+            batch.rewards, batch.values, batch.peer_mask, GAMMA, TRACE_LAMBDA
         )
         return {"advantages": advantages, "returns": returns}
 
@@ -58,14 +54,16 @@ def gae(batch: Batch) -> Contest:
 def reinforce_plus_plus(batch: Batch) -> Contest:
     """With its whitening."""
     config = AdvantageConfig(estimator=Estimator.reinforce_plus_plus, gamma=GAMMA)
-    mask, peer_config = batch.mask.float(), AlgoConfig(gamma=GAMMA)
+    peer_config = AlgoConfig(gamma=GAMMA)
 
     def ours() -> Outputs:
         advantages, returns = estimate(batch, config)
         return {"advantages": advantages, "returns": present(returns)}
 
     def peer() -> Outputs:
-        advantages, returns = core_algos.compute_reinforce_plus_plus_outcome_advantage(batch.rewards, mask, peer_config)
+        advantages, returns = core_algos.compute_reinforce_plus_plus_outcome_advantage(
+            batch.rewards, batch.peer_mask, peer_config
+        )
         return {"advantages": advantages, "returns": returns}
 
     return Contest(name="reinforce_plus_plus", ours=ours, peer=peer)
@@ -74,10 +72,10 @@ def reinforce_plus_plus(batch: Batch) -> Contest:
 def grpo(batch: Batch) -> Contest:
     """Against its vectorised one."""
     config = AdvantageConfig(estimator=Estimator.grpo)
-    mask, groups = batch.mask.float(), batch.groups.numpy()
+    groups = batch.groups.numpy()
 
     def peer() -> Outputs:
-        advantages, _ = core_algos.compute_grpo_vectorized_outcome_advantage(batch.rewards, mask, groups)
+        advantages, _ = core_algos.compute_grpo_vectorized_outcome_advantage(batch.rewards, batch.peer_mask, groups)
         return {"advantages": advantages}
 
     return Contest(name="grpo", ours=lambda: {"advantages": estimate(batch, config).advantages}, peer=peer)
@@ -85,7 +83,6 @@ def grpo(batch: Batch) -> Contest:
 
 def correction(batch: Batch) -> Contest:
     """Truncated weights of tokens, sequences rejected by their mean k3, and every metric."""
-    mask = batch.mask.float()
     criterion = Criterion(level=CriterionLevel.seq_mean, statistic=Statistic.k3, high=MAX_MEAN_K3)
     options = Correction(weighting=Truncated(cap=CAP), criteria=(criterion,))
 
@@ -97,7 +94,7 @@ def correction(batch: Batch) -> Contest:
         weights, kept, metrics = rollout_corr_helper.compute_rollout_correction_and_rejection_mask(
             batch.proximal_logprobs,
             batch.rollout_logprobs,
-            mask,
+            batch.peer_mask,
             rollout_is="token",
             rollout_is_threshold=CAP,
             rollout_rs="seq_mean_k3",
@@ -111,7 +108,7 @@ def correction(batch: Batch) -> Contest:
 def ppo_loss(batch: Batch) -> Contest:
     """Forward and backward, importance weights, and the metrics of both."""
     logprobs = batch.logprobs.clone().requires_grad_()
-    mask, config = batch.mask.float(), LossConfig(clip_low=0.2, clip_high=0.2, clip_dual=3.0)
+    config = LossConfig(clip_low=0.2, clip_high=0.2, clip_dual=3.0)
     peer_config = ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1)
 
     def ours() -> Outputs:
@@ -137,7 +134,13 @@ def ppo_loss(batch: Batch) -> Contest:
     def peer() -> Outputs:
         logprobs.grad = None
         loss, metrics = core_algos.compute_policy_loss_vanilla(
-            batch.proximal_logprobs, logprobs, batch.advantages, mask, "token-mean", peer_config, batch.weights
+            batch.proximal_logprobs,
+            logprobs,
+            batch.advantages,
+            batch.peer_loss_mask,
+            "token-mean",
+            peer_config,
+            batch.weights,
         )
         loss.backward()
         return {"loss": loss, "gradient": present(logprobs.grad), **metrics}
@@ -186,6 +189,6 @@ CONTESTS: dict[str, Callable[[Batch], Contest]] = {
 def each(options: Options) -> Iterator[tuple[str, Batch, Contest]]:
     """What was asked for: shape by shape, function by function, named by both."""
     for num_rows, width in options.shapes:
-        batch = Batch.make(num_rows, width, has_holes=options.has_holes)
-        for name in options.only or CONTESTS:
+        batch = Batch.make(num_rows, width, has_holes=options.has_holes, has_float_masks=options.has_float_masks)
+        for name in options.functions:
             yield f"{name}_{num_rows}x{width}", batch, CONTESTS[name](batch)

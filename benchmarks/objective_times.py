@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from allocations import ENVIRONMENT
 from contest import Result, hold
-from objective_contests import CONTESTS, each
+from objective_contests import each
 from objective_options import Options
 from report import Report, Row
 
@@ -49,7 +49,7 @@ def main() -> int:
     print("measuring memory", flush=True)
     peaks = measure_memory()
     results: dict[str, Result] = {}
-    smallest = {name: math.inf for name in options.only or CONTESTS}
+    smallest = {name: math.inf for name in options.functions}
     for name, batch, contest in each(options):
         print(f"timing {name}", flush=True)
         results[name] = hold(contest, batch.mask, num_samples=options.num_samples)
