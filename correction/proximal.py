@@ -15,11 +15,12 @@ from correction.ratios import at_least_float32
 
 @torch.no_grad()
 def log_linear_proximal(logprobs: Tensor, rollout_logprobs: Tensor, staleness: Tensor, mask: Tensor) -> Tensor:
-    """log π_prox ≈ log μ + α·(log π − log μ), α = (d − 1)/d for a token of staleness d ≥ 1, and 0 for d = 0.
+    """log π_prox ≈ log μ + α·(log π − log μ), α = d/(d + 1) for a token of staleness d.
 
-    A-3PO (https://arxiv.org/abs/2512.06547): the proximal policy lies one version behind the one that trains, on
-    the straight line from the version that sampled. So fresh tokens are held to μ itself, and the older a token,
-    the closer its anchor is to π: the clip then bounds the last step alone, and the weight π_prox/μ bears the rest.
+    A-3PO (https://arxiv.org/abs/2512.06547): on the straight line in log space from the version that sampled to the
+    policy that trains. Here versions say where: μ is of v − d, π_prox of v, and π on its way to v + 1. So fresh tokens
+    are held to μ itself, and the older a token, the closer its anchor is to π: the clip then bounds the last step
+    alone, and the weight π_prox/μ bears the rest.
 
     Args:
         logprobs: [N, T] log π now; no gradient goes through the result.
@@ -34,5 +35,5 @@ def log_linear_proximal(logprobs: Tensor, rollout_logprobs: Tensor, staleness: T
     assert not staleness.is_floating_point(), staleness.dtype
     log_pi = zero_outside(at_least_float32(logprobs), mask)
     log_mu = zero_outside(at_least_float32(rollout_logprobs), mask)
-    distance = staleness.masked_fill(~mask, 1).clamp(min=1).to(log_pi.dtype)
-    return torch.lerp(log_mu, log_pi, 1 - 1 / distance)
+    distance = staleness.masked_fill(~mask, 0).to(log_pi.dtype)
+    return torch.lerp(log_mu, log_pi, distance / (distance + 1))

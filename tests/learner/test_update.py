@@ -204,15 +204,13 @@ def test_bypass_takes_the_engine_for_the_proximal_policy_and_scores_nothing() ->
     torch.testing.assert_close(outcome.tokens[0].ratios, ratios)
 
 
-def test_log_linear_takes_fresh_tokens_for_on_policy_and_stale_ones_for_the_engines() -> None:
+def test_log_linear_holds_fresh_tokens_to_the_engine_and_stale_ones_to_what_lies_between() -> None:
     tokens = [make_trajectory([1, 2], versions=[4, 4], reward=1.0), make_trajectory([3, 4], versions=[3, 3])]
     batch = built(Batch(version=4, groups=[make_group(0, [5], tokens)]))
     _, outcome = update(BigramBackend(), batch, config(correction=CorrectionConfig(proximal=Proximal.log_linear)))
-    ratios = outcome.tokens[0].ratios
-    assert ratios[:2].tolist() == pytest.approx([1.0, 1.0])
-    # One version old, π_prox is μ.
-    expected = (outcome.logprobs[1, :2] - batch.rollout_logprobs[1, :2]).exp()
-    torch.testing.assert_close(ratios[2:], expected)
+    log_ratios = outcome.logprobs[:, :2] - batch.rollout_logprobs[:, :2]
+    expected = torch.cat([log_ratios[0], log_ratios[1] / 2]).exp()
+    torch.testing.assert_close(outcome.tokens[0].ratios, expected)
 
 
 def test_each_mini_batch_has_a_normaliser_of_its_own() -> None:
@@ -235,7 +233,7 @@ def test_weights_are_of_the_proximal_policy_over_the_one_that_sampled() -> None:
     _, outcome = update(backend, built(Batch(version=0, groups=[group])), config(correction=CorrectionConfig(cap=2.0)))
     assert outcome.corrected is not None
     assert outcome.corrected.weights[0].tolist() == pytest.approx([1.10517, 2.0], abs=1e-5)
-    assert outcome.corrected.truncated[0].tolist() == [False, True]
+    assert outcome.corrected.bounded[0].tolist() == [False, True]
 
 
 def test_a_trajectory_masked_for_its_age_still_sets_the_baseline() -> None:
