@@ -1,7 +1,7 @@
 """KL(π‖reference) of a token: estimates from the token that was sampled, in the loss or in the reward.
 
-Owns the estimators, and what they subtract from rewards. `exact_kl` has the sum over the vocabulary,
-`learner.kl_controller` the coefficient.
+Owns the estimators, and what they subtract from rewards. The sum over the vocabulary comes with a
+backend's scores, the coefficient from `learner.kl_controller`.
 
 All but k2 have a gradient whose mean is not that of the KL, whatever their own mean is: k1's is 0, k3's is that of
 KL(reference‖π), and beyond its bound it has none. Straight through, each keeps its value and takes k2's gradient,
