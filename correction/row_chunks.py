@@ -14,6 +14,9 @@ CHUNK_ELEMENTS = 1 << 17
 """In float32 512 KiB. Smaller ones fit a second-level cache better, but then what an operation costs by itself counts
 for more."""
 
+LARGE_CHUNK_ELEMENTS = 1 << 20
+"""In float32 4 MiB, for two or three operations: a third-level cache is near enough to them."""
+
 HUGE_BYTES = 1 << 25
 """Blocks of this size malloc always takes from the system anew; smaller ones it keeps for the next that asks."""
 

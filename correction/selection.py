@@ -9,7 +9,7 @@ Legend: N sequences, T tokens.
 import torch
 from torch import Tensor
 
-from correction.row_chunks import row_chunks
+from correction.row_chunks import LARGE_CHUNK_ELEMENTS, row_chunks
 
 INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 """Of the same width."""
@@ -40,7 +40,7 @@ def sum_in_row(values: Tensor, mask: Tensor) -> Tensor:
     """[N, T] float32 or float64 → [N], the sum over the mask; detached."""
     sums = values.new_empty(len(values))
     scratch: Tensor | None = None
-    for rows in row_chunks(mask):
+    for rows in row_chunks(mask, LARGE_CHUNK_ELEMENTS):
         part = values[rows]
         # The last piece may be shorter than the first.
         scratch = torch.empty_like(part) if scratch is None else scratch[: len(part)]

@@ -23,20 +23,17 @@ class Groups:
         assert labels.shape == counted.shape and labels.ndim == 1, (labels.shape, counted.shape)
         names, self.index = torch.unique(labels, return_inverse=True)
         """[N] int64 in [0, G): the group of each row."""
-        self._counted = counted
         self.num_groups = len(names)
-        self.sizes = self.total(torch.ones_like(labels, dtype=torch.float64))
+        """G."""
+        self._counted = counted
+        self.sizes = self._total(counted.double())
         """[N] float64: how many rows of each row's group count."""
-
-    @property
-    def alone(self) -> Tensor:
+        self.alone = counted & (self.sizes == 1)
         """[N] bool: the rows that count and have no other in their group that does."""
-        return self._counted & (self.sizes == 1)
 
-    def total(self, values: Tensor) -> Tensor:
-        """[N] → [N]: the sum over the group of each row."""
-        zeros = torch.zeros(self.num_groups, dtype=torch.float64, device=values.device)
-        return zeros.index_add(0, self.index, self.counting(values))[self.index]
+    def counting(self, values: Tensor) -> Tensor:
+        """[N] float64: the values of the rows that count, 0 elsewhere."""
+        return torch.where(self._counted, values.double(), 0.0)
 
     def smallest(self, values: Tensor) -> Tensor:
         """[N] → [N]: the smallest value in the group of each row, ∞ if none counts."""
@@ -44,27 +41,25 @@ class Groups:
         kept = torch.where(self._counted, values.double(), torch.inf)
         return start.scatter_reduce(0, self.index, kept, "amin")[self.index]
 
-    def counting(self, values: Tensor) -> Tensor:
-        """[N] float64: the values of the rows that count, 0 elsewhere."""
-        return torch.where(self._counted, values.double(), 0.0)
-
     def centered(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
-        """[N] float64: values less the (weighted) mean of their group; a row alone keeps its value.
+        """[N] float64: values less the mean of their group, weighted by [N] ≥ 1 where rows count; a row alone keeps
+        its value.
 
         Equal values give exactly 0.
         """
         # Relative to the group's smallest value, equal values are exact zeros, and so is their mean.
         shifted = self.counting(values - self.smallest(values))
         if weights is None:
-            means = self.total(shifted) / self.sizes.clamp(min=1)
+            means = self._total(shifted) / self.sizes.clamp(min=1)
         else:
-            means = self.total(weights * shifted) / self.total(weights).clamp(min=1)
+            shares = self.counting(weights)
+            means = self._total(shares * shifted) / self._total(shares).clamp(min=1)
         return torch.where(self.alone, values.double(), self.counting(shifted - means))
 
     def deviation(self, centered: Tensor) -> Tensor:
         """[N] float64: the (n − 1) standard deviation in the group of each row, of `centered` values; 1 for a row
         alone."""
-        variance = self.total(centered.square()) / (self.sizes - 1).clamp(min=1)
+        variance = self._total(centered.square()) / (self.sizes - 1).clamp(min=1)
         return torch.where(self.alone, 1.0, variance.sqrt())
 
     def two_largest(self, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,3 +74,7 @@ class Groups:
         first = num_rows.cumsum(0) - num_rows
         second = torch.where(num_rows > 1, ranked[first + 1], -torch.inf)
         return ranked[first][self.index], second[self.index]
+
+    def _total(self, values: Tensor) -> Tensor:
+        """[N] float64, 0 where rows do not count → [N]: the sum over the group of each row."""
+        return values.new_zeros(self.num_groups).index_add_(0, self.index, values)[self.index]

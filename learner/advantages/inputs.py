@@ -18,7 +18,7 @@ from torch import Tensor
 
 from async_rl.config.objective import AdvantageConfig
 from correction.ratios import at_least_float32
-from correction.row_chunks import empty_batch, row_chunks
+from correction.row_chunks import LARGE_CHUNK_ELEMENTS, empty_batch, row_chunks
 from correction.selection import any_in_row, count_in_row, keep, sum_in_row
 
 
@@ -105,7 +105,7 @@ class AdvantageInputs:
     def spread(self, advantages: Tensor) -> Tensor:
         """[N] → [N, T]: every token has its trajectory's advantage, 0 outside of the mask."""
         spread, row_values = self.empty(), advantages.to(self.dtype)[:, None].expand(self.mask.shape)
-        for rows in row_chunks(self.mask):
+        for rows in row_chunks(self.mask, LARGE_CHUNK_ELEMENTS):
             keep(row_values[rows], self.mask[rows], out=spread[rows])
         return spread
 

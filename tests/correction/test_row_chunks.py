@@ -18,6 +18,7 @@ def test_pieces_are_of_bounded_size() -> None:
     batch = torch.empty(1000, 700)
     sizes = [batch[rows].numel() for rows in row_chunks(batch)]
     assert max(sizes) <= CHUNK_ELEMENTS < max(sizes) + 700
+    assert max(batch[rows].numel() for rows in row_chunks(batch, 2100)) == 2100
 
 
 @pytest.mark.parametrize("num_rows", [0, 3, HUGE_BYTES // 1024 // 4])

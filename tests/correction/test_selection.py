@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from correction.masked import zero_outside
+from correction.row_chunks import LARGE_CHUNK_ELEMENTS
 from correction.selection import any_in_row, count_in_row, keep, keep_, sum_in_row
 
 VALUES = [[1.5, math.nan, -2.0, math.inf], [-math.inf, -0.0, math.nan, 3e38]]
@@ -46,10 +47,11 @@ def test_rows_of_nothing() -> None:
 
 
 def test_a_sum_of_many_pieces_is_of_all_rows() -> None:
-    values = torch.arange(1000.0)[:, None].expand(1000, 700).contiguous()
-    mask = torch.zeros(1000, 700, dtype=torch.bool)
+    num_rows = 2 * LARGE_CHUNK_ELEMENTS // 1000 + 7
+    values = torch.arange(float(num_rows))[:, None].expand(num_rows, 1000).contiguous()
+    mask = torch.zeros(num_rows, 1000, dtype=torch.bool)
     mask[:, 5] = True
-    assert torch.equal(sum_in_row(values, mask), torch.arange(1000.0))
+    assert torch.equal(sum_in_row(values, mask), torch.arange(float(num_rows)))
 
 
 def test_results_are_detached() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from async_rl.config.objective import AdvantageConfig, Estimator
+from correction.row_chunks import row_chunks
 from learner.advantages.inputs import AdvantageInputs, Need
 from learner.advantages.table import ADVANTAGES
 from tests.learner.advantages.batches import drawn_inputs, masks, tensors_of
@@ -125,6 +126,6 @@ def test_a_rejected_trajectory_changes_nothing(name: str) -> None:
 def test_results_do_not_depend_on_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = drawn_inputs(torch.rand(23, 17, generator=torch.Generator().manual_seed(0)) < 0.8, 0)
     whole = estimate(name, inputs)
-    monkeypatch.setattr("correction.row_chunks.CHUNK_ELEMENTS", 40)
+    monkeypatch.setattr(row_chunks, "__defaults__", (40,))
     for got, want in zip(estimate(name, replace(inputs)), whole, strict=True):
         assert torch.allclose(got, want, rtol=1e-12, atol=1e-12)
