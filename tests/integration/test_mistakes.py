@@ -62,6 +62,8 @@ def refused(config: Path, *overrides: str) -> str:
         ("model.path=/nowhere", ["/nowhere", "model.path", "async-rl sft"]),
         ("reward.function=nowhere:reward", ["nowhere", "reward.function"]),
         ("reward.function=async_rl.errors:UserError", ["reward.function"]),
+        ("cluster.address=127.0.0.1:1", ["127.0.0.1:1", "cluster.address", "HOST:6379"]),
+        ("correction=tis", ["correction=tis", "decoupled_token_is"]),
     ],
 )
 def test_a_wrong_option_is_refused(config: Path, override: str, words: list[str]) -> None:

@@ -127,6 +127,31 @@ def test_a_second_ctrl_c_stops_at_once(launch: Launch) -> None:
     assert_nothing_is_left(run)
 
 
+def test_a_ctrl_c_is_heard_while_the_run_starts_in_the_background_of_a_script(launch: Launch) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        run = launch(steps=1000)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    run.until(lambda: (run.folder / "logs" / "controller.log").exists())
+    run.interrupt()
+    run.wait(timeout_s=60)
+    assert run.exit_code == 130, run.output
+    assert "Traceback" not in run.output
+    assert_nothing_is_left(run)
+
+
+def test_a_run_goes_on_without_its_tracker(launch: Launch) -> None:
+    run = launch(steps=60)
+    run.until(lambda: len(run.trained) >= 3)
+    os.kill(run.pids("tracker")[-1], signal.SIGKILL)
+    run.wait()
+    assert run.exit_code == 0, run.output
+    assert "The tracker failed: metrics go on in metrics.jsonl alone" in run.output
+    assert len(metric(run, "loss")) >= 60, "a batch without metrics"
+    assert_nothing_is_left(run)
+
+
 def test_a_dead_learner_ends_the_run_which_says_how_to_go_on_and_its_checkpoint_can_be_exported(
     launch: Launch, tmp_path: Path
 ) -> None:
@@ -149,3 +174,4 @@ def test_a_dead_learner_ends_the_run_which_says_how_to_go_on_and_its_checkpoint_
     assert exported.stdout == f"The model is in {tmp_path / 'out'}\n"
     assert exported.stderr == ""
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").num_parameters() > 0
+    assert sorted(p.name for p in tmp_path.glob(".*writing*")) == []
