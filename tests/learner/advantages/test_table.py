@@ -1,7 +1,9 @@
 """All estimators: the table is complete, nothing outside of a mask matters, and any batch gives finite numbers."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from learner.advantages.inputs import AdvantageInputs, Need
 from learner.advantages.table import ADVANTAGES
 from tests.learner.advantages.batches import drawn_inputs, masks, tensors_of
 
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "objectives.md"
 CONFIG = AdvantageConfig(gamma=0.9, trace_lambda=0.8)
 NAMES = sorted(ADVANTAGES)
 FIELDS = {
@@ -38,6 +41,31 @@ def without(inputs: AdvantageInputs, *fields: str) -> AdvantageInputs:
 
 def test_every_word_of_the_config_is_an_estimator() -> None:
     assert set(NAMES) == {str(word) for word in Estimator}
+
+
+def test_every_estimator_is_in_the_docs() -> None:
+    advantages = DOCS.read_text().partition("## Advantages")[2].partition("## Losses")[0]
+    assert [name for name in NAMES if f"| `{name}` |" not in advantages] == []
+
+
+@pytest.fixture
+def restored_table() -> Iterator[None]:
+    before = dict(ADVANTAGES)
+    yield
+    ADVANTAGES.clear()
+    ADVANTAGES.update(before)
+
+
+@pytest.mark.usefixtures("restored_table")
+def test_the_example_of_the_docs_adds_an_estimator() -> None:
+    example = DOCS.read_text().partition("### Add an estimator")[2].partition("```python\n")[2].partition("```")[0]
+    exec(compile(example, DOCS.name, "exec"), {})
+    inputs = AdvantageInputs(
+        mask=torch.tensor([[True, True], [True, False], [False, False]]),
+        token_rewards=torch.tensor([[1.0, 2.0], [1.0, math.nan], [-9.0, -9.0]]),
+        groups=torch.tensor([4, 4, 4]),
+    )
+    assert estimate("above_the_worst", inputs)[0].tolist() == [[2.0, 2.0], [0.0, 0.0], [0.0, 0.0]]
 
 
 @pytest.mark.parametrize("name", NAMES)
