@@ -194,11 +194,25 @@ class MicroBatch:
         rows[self.indices, : self.width] = self.rows_of(values).to(rows)
 
 
-def pack_micro_batches(batch: TrainingBatch, indices: Sequence[int], max_tokens: int) -> list[MicroBatch]:
-    """Packs these sequences of the batch under a token budget."""
-    lengths = [len(batch.sequences[i].token_ids) for i in indices]
-    plan = [[indices[i] for i in part] for part in plan_micro_batches(lengths, max_tokens)]
-    return [_pack(batch, part) for part in plan]
+@dataclass(frozen=True, kw_only=True)
+class MiniBatch:
+    """The part of a batch that shares an optimizer step."""
+
+    indices: list[int]
+    """Which of the batch's sequences."""
+    micro_batches: list[MicroBatch]
+
+    @classmethod
+    def pack(cls, batch: TrainingBatch, indices: Sequence[int], max_tokens: int) -> Self:
+        """Packs these sequences of the batch into micro-batches under a token budget."""
+        lengths = [len(batch.sequences[i].token_ids) for i in indices]
+        plan = [[indices[i] for i in part] for part in plan_micro_batches(lengths, max_tokens)]
+        return cls(indices=list(indices), micro_batches=[_pack(batch, part) for part in plan])
+
+    @property
+    def packed(self) -> list[PackedSequences]:
+        """What a model is given, micro-batch by micro-batch."""
+        return [m.packed for m in self.micro_batches]
 
 
 def _pack(batch: TrainingBatch, indices: list[int]) -> MicroBatch:

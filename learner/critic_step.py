@@ -5,12 +5,11 @@ Owns what a value backend calls during a step. Every trained token has the same 
 Legend: N trajectories, T response positions; M packed tokens of a micro-batch.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from learner.batch import MicroBatch
+from learner.batch import MiniBatch
 from learner.losses.value import value_loss
 from learner.outcome import BatchScores, UpdateOutcome, ValuedTokens
 
@@ -20,7 +19,7 @@ class CriticStep:
     """A `ValueLoss` with what it needs to know of a mini-batch."""
 
     scores: BatchScores
-    micro_batches: Sequence[MicroBatch]
+    mini_batch: MiniBatch
     row_scales: Tensor
     """[N] float64: 1 over the trained tokens of the mini-batch."""
     clip: float
@@ -29,7 +28,7 @@ class CriticStep:
 
     def __call__(self, values: Tensor, index: int) -> Tensor:
         """The micro-batch's share of the loss, scalar with gradient."""
-        m, scores = self.micro_batches[index], self.scores
+        m, scores = self.mini_batch.micro_batches[index], self.scores
         assert scores.models.values is not None and scores.advantages.returns is not None
         mask, old, returns = (
             m.pick(rows).to(values.device) for rows in (scores.mask, scores.models.values, scores.advantages.returns)

@@ -6,19 +6,14 @@ them, and remembers what the loss said. Normalisers are of the whole mini-batch.
 Legend: N trajectories, T response positions; S sequences of a micro-batch, T' positions of its longest response.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
-from async_rl.config.objective import Aggregation
 from async_rl.config.schema import RunConfig
 from learner.backend import TokenScores
-from learner.batch import MicroBatch, TrainingBatch
-from learner.losses.aggregation import AGGREGATIONS, BatchTotals
+from learner.batch import MicroBatch, MiniBatch, TrainingBatch
 from learner.losses.policy_loss import PolicyTokens, policy_loss
-from learner.losses.table import SURROGATES
 from learner.off_policy import OffPolicy
 from learner.outcome import BatchScores, TrainedTokens, UpdateOutcome
 
@@ -29,9 +24,9 @@ class PolicyStep:
 
     batch: TrainingBatch
     scores: BatchScores
-    micro_batches: Sequence[MicroBatch]
+    mini_batch: MiniBatch
     row_scales: Tensor
-    """[N] float64, see `mini_batch_scales`."""
+    """[N] float64, of the aggregation over the mini-batch."""
     selected: Tensor | None
     """[N, T] bool: tokens that the surrogate chose over the whole mini-batch."""
     off_policy: OffPolicy
@@ -45,7 +40,7 @@ class PolicyStep:
 
     def __call__(self, said: TokenScores, index: int) -> Tensor:
         """The micro-batch's share of the loss, scalar with gradient."""
-        m = self.micro_batches[index]
+        m = self.mini_batch.micro_batches[index]
         logprobs = m.rows_of(said.logprobs)
         tokens = self._tokens(m, logprobs.detach())
         result = policy_loss(
@@ -88,20 +83,3 @@ class PolicyStep:
             reference_logprobs=own(self.scores.models.reference_logprobs),
             selected=own(self.selected),
         )
-
-
-def mini_batch_scales(mask: Tensor, indices: Sequence[int], config: RunConfig) -> Tensor:
-    """Row scales [N] float64 of a mini-batch: 0 for the sequences outside of it.
-
-    Args:
-        mask: [N, T] bool, of the batch.
-        indices: sequences of the mini-batch.
-        config: names the aggregation and its length.
-    """
-    own = mask[list(indices)]
-    chosen = config.loss.aggregation
-    name = SURROGATES[config.loss.surrogate].aggregation if chosen is Aggregation.auto else chosen.value
-    totals = BatchTotals.of(own, config.loss.length_norm or float(config.generation.max_new_tokens))
-    scales = torch.zeros(len(mask), dtype=torch.float64)
-    scales[list(indices)] = AGGREGATIONS[name](own, totals)
-    return scales

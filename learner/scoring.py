@@ -6,7 +6,6 @@ packed micro-batches to rows. Must not know what is made of the numbers.
 Legend: N trajectories, T response positions.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -17,7 +16,7 @@ from async_rl.config.objective import KLEstimator, KLPlacement, Proximal
 from async_rl.config.schema import RunConfig
 from learner.advantages.inputs import Need
 from learner.advantages.table import ADVANTAGES
-from learner.batch import MicroBatch, TrainingBatch
+from learner.batch import MiniBatch, TrainingBatch
 from learner.losses.table import SURROGATES
 from learner.roles import Roles
 
@@ -76,27 +75,25 @@ class Scorer:
     roles: Roles
     temperature: float
 
-    def score(self, batch: TrainingBatch, plan: ScoringPlan, micro_batches: Sequence[MicroBatch]) -> ModelScores:
-        """Every pass of the plan, over these micro-batches."""
+    def score(self, batch: TrainingBatch, plan: ScoringPlan, part: MiniBatch) -> ModelScores:
+        """Every pass of the plan."""
         logprobs, sum_pi_squared = None, None
         if plan.policy:
-            logprobs, sum_pi_squared = self._policy(batch, micro_batches, with_sum_pi_squared=plan.sum_pi_squared)
+            logprobs, sum_pi_squared = self._policy(batch, part, with_sum_pi_squared=plan.sum_pi_squared)
         return ModelScores(
             logprobs=logprobs,
             sum_pi_squared=sum_pi_squared if plan.sum_pi_squared else None,
-            reference_logprobs=self._reference(batch, micro_batches) if plan.reference else None,
-            values=self._values(batch, micro_batches) if plan.values else None,
+            reference_logprobs=self._reference(batch, part) if plan.reference else None,
+            values=self._values(batch, part) if plan.values else None,
         )
 
-    def logprobs(self, batch: TrainingBatch, micro_batches: Sequence[MicroBatch]) -> Tensor:
-        """[N, T] of the policy as it is now; no data for sequences that are in none of the micro-batches."""
-        return self._policy(batch, micro_batches, with_sum_pi_squared=False)[0]
+    def logprobs(self, batch: TrainingBatch, part: MiniBatch) -> Tensor:
+        """[N, T] of the policy as it is now; no data for sequences outside of the part."""
+        return self._policy(batch, part, with_sum_pi_squared=False)[0]
 
-    def _policy(
-        self, batch: TrainingBatch, micro_batches: Sequence[MicroBatch], *, with_sum_pi_squared: bool
-    ) -> tuple[Tensor, Tensor]:
+    def _policy(self, batch: TrainingBatch, part: MiniBatch, *, with_sum_pi_squared: bool) -> tuple[Tensor, Tensor]:
         logprobs, sum_pi_squared = torch.zeros(batch.shape), torch.zeros(batch.shape)
-        for m in micro_batches:
+        for m in part.micro_batches:
             said = self.roles.policy.score(
                 m.packed, temperature=self.temperature, with_sum_pi_squared=with_sum_pi_squared
             )
@@ -105,16 +102,16 @@ class Scorer:
                 m.put(sum_pi_squared, said.sum_pi_squared)
         return logprobs, sum_pi_squared
 
-    def _reference(self, batch: TrainingBatch, micro_batches: Sequence[MicroBatch]) -> Tensor:
+    def _reference(self, batch: TrainingBatch, part: MiniBatch) -> Tensor:
         assert self.roles.reference is not None
         logprobs = torch.zeros(batch.shape)
-        for m in micro_batches:
+        for m in part.micro_batches:
             m.put(logprobs, self.roles.reference.score(m.packed, temperature=self.temperature).logprobs)
         return logprobs
 
-    def _values(self, batch: TrainingBatch, micro_batches: Sequence[MicroBatch]) -> Tensor:
+    def _values(self, batch: TrainingBatch, part: MiniBatch) -> Tensor:
         assert self.roles.critic is not None
         values = torch.zeros(batch.shape)
-        for m in micro_batches:
+        for m in part.micro_batches:
             m.put(values, self.roles.critic.values(m.packed))
         return values

@@ -22,18 +22,17 @@ from torch import Tensor
 from async_rl.config.objective import KLEstimator, KLPlacement
 from async_rl.config.schema import RunConfig
 from async_rl.protocol import Batch, TrajectoryGroup
-from correction.ratios import log_ratio
 from learner.advantages.inputs import AdvantageInputs
 from learner.advantages.table import ADVANTAGES
 from learner.arrivals import Arrivals
-from learner.batch import MicroBatch, TrainingBatch, pack_micro_batches
+from learner.batch import MiniBatch, TrainingBatch
 from learner.critic_step import CriticStep
 from learner.kl_controller import KL_CONTROLLERS
-from learner.losses.aggregation import AGGREGATIONS, BatchTotals
 from learner.losses.table import SURROGATES
+from learner.mini_batch_totals import policy_scales, row_scales, select_tokens
 from learner.off_policy import OffPolicy
 from learner.outcome import BatchScores, UpdateOutcome
-from learner.policy_step import PolicyStep, mini_batch_scales
+from learner.policy_step import PolicyStep
 from learner.rewards import shape_rewards
 from learner.roles import Roles
 from learner.scoring import Scorer, ScoringPlan
@@ -61,13 +60,13 @@ class Updater:
         version = group.newest_version
         batch = TrainingBatch.build(Batch(version=version, groups=[group]), mask_above=None)
         assert group.is_of(version), (group.key, group.oldest_version, version)
-        rows = self._scorer.logprobs(batch, self._pack(batch, range(len(batch.sequences))))
+        rows = self._scorer.logprobs(batch, self._whole(batch))
         lengths = batch.response_lengths.tolist()
         self._arrivals.put(group.key, version, [row[:n] for row, n in zip(rows, lengths, strict=True)])
 
     def score(self, batch: TrainingBatch) -> BatchScores:
         """Everything that is fixed before the first step."""
-        models = self._scorer.score(batch, self._plan, self._pack(batch, range(len(batch.sequences))))
+        models = self._scorer.score(batch, self._plan, self._whole(batch))
         behaviour = None
         if self._config.correction.score_on_arrival:
             behaviour = self._arrivals.take(batch)
@@ -98,9 +97,9 @@ class Updater:
         outcome = UpdateOutcome(logprobs=torch.zeros(batch.shape), kl_coef=self._kl.coef)
         for epoch in range(self._config.learner.epochs):
             for indices in batch.mini_batches(self._config.learner.mini_batches):
-                micro_batches = self._pack(batch, indices)
-                self._step_critic(scores, indices, micro_batches, outcome)
-                self._step_policy(batch, scores, indices, micro_batches, outcome, is_first=epoch == 0)
+                part = self._pack(batch, indices)
+                self._step_critic(scores, part, outcome)
+                self._step_policy(batch, scores, part, outcome, is_first=epoch == 0)
         outcome.corrected = scores.corrected or self._off_policy.correct(batch, outcome.logprobs)
         if self._config.kl.coef > 0:
             self._kl = self._kl.after(_observed_kl(scores, outcome), len(batch.sequences))
@@ -121,30 +120,23 @@ class Updater:
         self._kl = self._kl.resumed(float(json.loads((folder / KL_FILE).read_text(encoding="utf-8"))["coef"]))
 
     def _step_policy(
-        self,
-        batch: TrainingBatch,
-        scores: BatchScores,
-        indices: Sequence[int],
-        micro_batches: Sequence[MicroBatch],
-        outcome: UpdateOutcome,
-        *,
-        is_first: bool,
+        self, batch: TrainingBatch, scores: BatchScores, part: MiniBatch, outcome: UpdateOutcome, *, is_first: bool
     ) -> None:
-        kl, is_in_loss = self._config.kl, self._config.kl.placement is KLPlacement.loss
+        kl = self._config.kl
         loss = PolicyStep(
             batch=batch,
             scores=scores,
-            micro_batches=micro_batches,
-            row_scales=mini_batch_scales(scores.mask, indices, self._config),
-            selected=self._selected(batch, scores, indices, micro_batches, outcome),
+            mini_batch=part,
+            row_scales=policy_scales(scores.mask, part.indices, self._config),
+            selected=self._selected(batch, scores, part, outcome),
             off_policy=self._off_policy,
             config=self._config,
-            kl_coef=self._kl.coef if is_in_loss else 0.0,
+            kl_coef=self._kl.coef if kl.placement is KLPlacement.loss else 0.0,
             outcome=outcome,
             is_first=is_first,
         )
         step = self._roles.policy.step(
-            [m.packed for m in micro_batches],
+            part.packed,
             loss,
             temperature=self._config.generation.temperature,
             reference=self._roles.reference if kl.estimator is KLEstimator.full else None,
@@ -152,61 +144,45 @@ class Updater:
         outcome.steps.append(step)
         loss.conclude()
 
-    def _step_critic(
-        self,
-        scores: BatchScores,
-        indices: Sequence[int],
-        micro_batches: Sequence[MicroBatch],
-        outcome: UpdateOutcome,
-    ) -> None:
+    def _step_critic(self, scores: BatchScores, part: MiniBatch, outcome: UpdateOutcome) -> None:
         if self._roles.critic is None:
             return
-        own = scores.mask[list(indices)]
-        scales = torch.zeros(len(scores.mask), dtype=torch.float64)
-        scales[list(indices)] = AGGREGATIONS["token_mean"](own, BatchTotals.of(own, 1.0))
         loss = CriticStep(
             scores=scores,
-            micro_batches=micro_batches,
-            row_scales=scales,
+            mini_batch=part,
+            row_scales=row_scales(scores.mask, part.indices, "token_mean", 1.0),
             clip=self._config.critic.clip,
             outcome=outcome,
         )
-        outcome.critic_steps.append(self._roles.critic.step([m.packed for m in micro_batches], loss))
+        outcome.critic_steps.append(self._roles.critic.step(part.packed, loss))
         loss.conclude()
 
     def _selected(
-        self,
-        batch: TrainingBatch,
-        scores: BatchScores,
-        indices: Sequence[int],
-        micro_batches: Sequence[MicroBatch],
-        outcome: UpdateOutcome,
+        self, batch: TrainingBatch, scores: BatchScores, part: MiniBatch, outcome: UpdateOutcome
     ) -> Tensor | None:
         """What the surrogate chooses over the whole mini-batch; costs a pass, but for the first step of a batch."""
-        select = SURROGATES[self._config.loss.surrogate].select
-        if select is None:
+        if SURROGATES[self._config.loss.surrogate].select is None:
             return None
-        start, own = scores.models.logprobs, list(indices)
+        start, mu, mask = scores.models.logprobs, batch.rollout_logprobs, scores.mask
         assert start is not None
-        logprobs = self._scorer.logprobs(batch, micro_batches) if outcome.steps else start
-        mask = scores.mask[own]
-        proximal = self._off_policy.proximal(start, batch.rollout_logprobs, batch.staleness, scores.mask, now=logprobs)
+        now = self._scorer.logprobs(batch, part) if outcome.steps else start
         # Of this step alone, so that a resumed run chooses what the run before it chose.
-        seed = hash((self._config.seed, batch.version, len(outcome.steps)))
-        generator = torch.Generator().manual_seed(seed & (2**63 - 1))
-        selected = torch.zeros_like(scores.mask)
-        selected[own] = select(
-            logprobs[own],
-            scores.advantages.advantages[own],
+        seed = hash((self._config.seed, batch.version, len(outcome.steps))) & (2**63 - 1)
+        return select_tokens(
+            now,
+            self._off_policy.proximal(start, mu, batch.staleness, mask, now=now),
+            scores.advantages.advantages,
             mask,
-            log_ratio(logprobs[own], proximal[own], mask),
-            self._config.loss,
-            generator,
+            part.indices,
+            self._config,
+            seed=seed,
         )
-        return selected
 
-    def _pack(self, batch: TrainingBatch, indices: Sequence[int]) -> list[MicroBatch]:
-        return pack_micro_batches(batch, indices, self._config.learner.micro_batch_tokens)
+    def _whole(self, batch: TrainingBatch) -> MiniBatch:
+        return self._pack(batch, range(len(batch.sequences)))
+
+    def _pack(self, batch: TrainingBatch, indices: Sequence[int]) -> MiniBatch:
+        return MiniBatch.pack(batch, indices, self._config.learner.micro_batch_tokens)
 
 
 def _credited(batch: TrainingBatch, mask: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from async_rl.protocol import Batch
-from learner.batch import TrainingBatch, pack_micro_batches
+from learner.batch import MiniBatch, TrainingBatch
 from tests.learner.groups import make_group, make_trajectory, random_batch
 
 
@@ -73,7 +73,7 @@ def test_mini_batches_keep_groups_whole_and_take_each_sequence_once() -> None:
 @given(st.integers(0, 1000), st.integers(1, 60))
 def test_packing_and_back_keeps_every_value_at_its_token(seed: int, max_tokens: int) -> None:
     batch = TrainingBatch.build(random_batch(num_groups=3, group_size=3, seed=seed), mask_above=None)
-    micro_batches = pack_micro_batches(batch, range(9), max_tokens)
+    micro_batches = MiniBatch.pack(batch, range(9), max_tokens).micro_batches
     assert sorted(i for m in micro_batches for i in m.indices) == list(range(9))
     rows = torch.full(batch.shape, -1)
     for m in micro_batches:
@@ -88,7 +88,7 @@ def test_packing_and_back_keeps_every_value_at_its_token(seed: int, max_tokens: 
 
 def test_rows_of_a_micro_batch_carry_gradients_to_their_tokens_alone() -> None:
     batch = TrainingBatch.build(two_groups(), mask_above=None)
-    (m,) = pack_micro_batches(batch, range(3), 100)
+    (m,) = MiniBatch.pack(batch, range(3), 100).micro_batches
     values = torch.arange(float(m.packed.num_tokens), requires_grad=True)
     m.rows_of(values)[m.pick(batch.mask)].sum().backward()
     assert values.grad is not None
