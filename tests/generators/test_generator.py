@@ -387,10 +387,10 @@ async def test_versions_published_during_an_update_are_skipped_but_for_the_newes
 
 @pytest.mark.parametrize("newer_is_known", [True, False])
 async def test_an_unreadable_version_changes_nothing(newer_is_known: bool, caplog: pytest.LogCaptureFixture) -> None:
-    engine = ScriptedEngine(transfer_s=0.02, unreadable=frozenset({1}))
+    engine = ScriptedEngine(transfer_s=0.2, unreadable=frozenset({1}))
     async with generator(engine, reward=REWARD) as (desk, _):
         desk.tell(make_published(1))
-        await asyncio.sleep(0.01 if newer_is_known else 0.04)
+        await asyncio.sleep(0.05 if newer_is_known else 0.4)
         assert engine.active_version == -1
         desk.tell(make_published(2))
         assert (await desk.next(Activated, after=0)).activation.version == 2
