@@ -140,8 +140,7 @@ class Telemetry:
         self._progress.evaluation = EvaluationRow(version=result.version, reward=result.reward, greedy=result.greedy)
         self._view.say(
             f"Held-out prompts at version {result.version}: reward {number(result.reward)}, "
-            f"greedy {number(result.greedy)}"
-            + (f" ({result.num_failed} of them failed)" if result.num_failed else "")
+            f"greedy {number(result.greedy)}" + (f" ({result.num_failed} of them failed)" if result.num_failed else "")
         )
 
     def published(self, manifest: WeightManifest, now_s: float) -> None:
