@@ -24,10 +24,29 @@ def check_resumable(earlier: RunConfig, config: RunConfig) -> None:
             place=f"{entry.path}, --resume auto",
             remedy=f"give {entry.path}={before[entry.path]}, or begin a new run (without --resume, or name=…)",
         )
+    _check_groups(earlier, config)
     estimator, old = config.advantage.estimator, earlier.advantage.estimator
     refuse(
         estimator in VALUE_ESTIMATORS and old not in VALUE_ESTIMATORS,
         f"advantage.estimator={estimator} needs a critic, and the run began with {old}, which trained none",
         place="advantage.estimator, --resume auto",
         remedy=f"give advantage.estimator={old}, or begin a new run (without --resume, or name=…)",
+    )
+
+
+def _check_groups(earlier: RunConfig, config: RunConfig) -> None:
+    """Groups of the journal were rewarded as the run began, and train in the resumed one."""
+    refuse(
+        config.advantage.takes_greedy_baseline and not earlier.advantage.takes_greedy_baseline,
+        f"advantage.estimator={config.advantage.estimator} needs a greedy answer with each group, and those that wait "
+        f"to be trained have none: the run began with {earlier.advantage.estimator}",
+        place="advantage.estimator, --resume auto",
+        remedy=f"give advantage.estimator={earlier.advantage.estimator}, or begin a new run",
+    )
+    names, old = config.advantage.reward_components, earlier.advantage.reward_components
+    refuse(
+        names != old,
+        f"advantage.reward_components={names} was {old} when the run began: the groups that wait have those rewards",
+        place="advantage.reward_components, --resume auto",
+        remedy=f"give advantage.reward_components={old}, or begin a new run",
     )

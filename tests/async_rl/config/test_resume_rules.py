@@ -40,3 +40,13 @@ def test_a_critic_cannot_be_resumed_that_never_was() -> None:
         check_resumable(RUN, with_critic)
     check_resumable(with_critic, RUN)
     check_resumable(with_critic, replace(RUN, advantage=AdvantageConfig(estimator=Estimator.vtrace)))
+
+
+def test_groups_that_wait_have_the_rewards_that_the_run_began_with() -> None:
+    greedy = replace(RUN, advantage=AdvantageConfig(estimator=Estimator.remax))
+    with pytest.raises(ConfigError, match="remax needs a greedy answer with each group"):
+        check_resumable(RUN, greedy)
+    check_resumable(greedy, RUN)
+    named = replace(RUN, advantage=AdvantageConfig(reward_components=["a"]))
+    with pytest.raises(ConfigError, match="was \\[\\] when the run began"):
+        check_resumable(RUN, named)
