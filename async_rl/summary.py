@@ -116,6 +116,9 @@ class TokenMean:
     tokens: float = 0.0
 
     def add(self, mean: float, tokens: float) -> None:
+        if not tokens:
+            # A batch that is rejected whole has no mean.
+            return
         self.total += mean * tokens
         self.tokens += tokens
 

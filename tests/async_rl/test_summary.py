@@ -158,6 +158,15 @@ def test_an_evaluation_without_answers_is_null() -> None:
     assert (summary.reward.start, summary.greedy.start) == (None, 0.5)
 
 
+def test_a_batch_that_is_rejected_whole_leaves_the_means_of_the_others() -> None:
+    builder = SummaryBuilder()
+    builder.training_began(0.0)
+    builder.stepped(1, metrics(10, [10], weight=0.5), 1.0)
+    builder.stepped(2, metrics(0, [], weight=float("nan")), 2.0)
+    summary = builder.build(COUNTS, Exit.STOPPED)
+    assert (summary.importance.mean, summary.steps, summary.trained_tokens) == (0.5, 2, 10)
+
+
 def test_a_generator_that_starts_again_counts_from_nothing() -> None:
     builder = SummaryBuilder()
     builder.reported("g0", stats(100, 10.0, 0.0))
