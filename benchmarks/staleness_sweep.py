@@ -3,8 +3,9 @@
     python benchmarks/staleness_sweep.py [--figure FILE.svg] [--json FILE] [--folder DIR]
 
 Whole runs of the quickstart's task, some 40 s each: {4 staleness} × {4 corrections} × {3 seeds} take half an hour on a
-machine that does nothing else. The learning rate and the steps per batch are higher than the quickstart's (`REGIME`),
-since there staleness does no harm. Each finished run is kept in the folder, and a broken sweep goes on from there.
+machine that does nothing else. Staleness S is reached for certain, whoever is faster: weights are published after every
+S batches. The learning rate is constant and higher than the quickstart's (`REGIME`): there staleness does little harm.
+Each finished run is kept in the folder, and a broken sweep goes on from there.
 
 `gain_SNN` is, at staleness NN, the final reward of the best correction over that without, means over the seeds.
 """
@@ -21,6 +22,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import numpy.typing as npt
+import ray
 from report import Report, Row
 from rich.progress import track
 
@@ -30,13 +32,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 CONFIGS = REPOSITORY / "configs"
 COMMAND = str(Path(sys.executable).with_name("async-rl"))
 
-REGIME = (
-    "learner.optimizer.lr=1.0e-3",
-    "learner.optimizer.schedule=constant",
-    "learner.mini_batches=4",
-    "learner.epochs=2",
-)
-"""Where staleness hurts: large steps, several a batch."""
+REGIME = ("learner.optimizer.lr=3.0e-4", "learner.optimizer.schedule=constant")
+"""Where staleness hurts."""
 
 CORRECTIONS: Mapping[str, Sequence[str]] = {
     "none": ("correction.weighting=off",),
@@ -69,7 +66,11 @@ class Case:
     @property
     def options(self) -> list[str]:
         """Of `async-rl launch`."""
-        bound = [f"staleness.max={self.staleness}", f"staleness.depth={self.staleness}"]
+        bound = [
+            f"staleness.max={self.staleness}",
+            f"staleness.depth={min(self.staleness, 1)}",
+            f"weights.publish_every={max(self.staleness, 1)}",
+        ]
         return [*REGIME, *bound, *CORRECTIONS[self.correction], f"seed={self.seed}"]
 
 
@@ -89,12 +90,13 @@ class Curve:
         return float(self.reward[self.tokens >= (1 - LAST_SHARE) * self.tokens[-1]].mean())
 
 
-def launch(case: Case, folder: Path, model: Path, steps: int) -> None:
+def launch(case: Case, folder: Path, model: Path, steps: int, ray_address: str) -> None:
     """One whole run, unless it is there already."""
     if (folder / case.name / "summary.json").exists():
         return
     place = [f"model.path={model}", f"runs_dir={folder}", f"name={case.name}"]
     lean = ["tracking.aim=false", "checkpoint.every=0", "data.num_evaluate=0", f"steps={steps}"]
+    lean += [f"cluster.address={ray_address}"]
     command = [COMMAND, "launch", str(CONFIGS / "quickstart.yaml"), *place, *lean, *case.options]
     with (folder / f"{case.name}.log").open("w") as log:
         subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT)
@@ -199,9 +201,12 @@ def main() -> int:
         options = [f"output={model}", f"runs_dir={folder}", "name=warm-start", "tracking.aim=false"]
         subprocess.run([COMMAND, "sft", str(CONFIGS / "quickstart-sft.yaml"), *options], check=True)
     curves = {}
+    # One Ray for all runs; theirs would take seconds each.
+    address = str(ray.init(include_dashboard=False, log_to_driver=False).address_info["gcs_address"])
     for case in track(list(cases(arguments.staleness, arguments.seeds)), description="runs"):
-        launch(case, folder, model, arguments.steps)
+        launch(case, folder, model, arguments.steps, address)
         curves[case] = read_curve(folder / case.name)
+    ray.shutdown()
     rows = table(curves, arguments.staleness)
     Report(title="reward by staleness and correction", ratios=gains(rows), rows=rows).publish(arguments.json)
     draw(curves, arguments.staleness, arguments.figure or folder / "figure.svg")
