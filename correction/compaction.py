@@ -34,7 +34,9 @@ class Compaction:
         starts = mask[:, 1:] > mask[:, :-1]
         if starts.numel() == 0 or not starts.view(torch.uint8).amax():
             return cls.unmoved(mask)
-        return cls(mask, mask.cumsum(1).mul_(mask))
+        # Narrow as long as possible: an index has to be int64, and that is twice the memory of what it moves.
+        ones = mask.int()
+        return cls(mask, ones.cumsum(1, dtype=torch.int32).mul_(ones).long())
 
     @classmethod
     def unmoved(cls, mask: Tensor) -> Self:
