@@ -68,26 +68,46 @@ def vtrace(
         assert 0 < cap < math.inf, cap
     dtype = at_least_float32(values[:0]).dtype
     result = VTrace(empty_batch(mask, dtype), empty_batch(mask, dtype))
-    if mask.numel() == 0:
-        return result
-    for rows in row_chunks(mask):
-        tokens = Compaction.of(mask[rows])
-        values_now = tokens.pack(values[rows])
-        values_later = following = _following(values_now)
-        if next_values is not None:
-            values_later = tokens.pack(next_values[rows])
-            _end_with(values_later, following, tokens.ends)
-        gammas = tokens.pack(discounts[rows]) if isinstance(discounts, Tensor) else discounts
-        rhos = tokens.pack(log_rhos[rows]).exp_()
-        errors = tokens.pack(rewards[rows]).sub_(values_now)
-        deltas = _plus(errors.clone(), gammas, values_later).mul_(rhos.clamp(max=rho_cap))
-        traces = rhos.clamp(max=c_cap).mul_(gammas * trace_lambda)
-        corrections = reverse_scan_(traces, deltas)
-        q = following.add_(_following(corrections), alpha=trace_lambda)
-        advantages = _plus(errors, gammas, q).mul_(rhos.clamp_(max=pg_rho_cap))
-        tokens.unpack(advantages, out=result.advantages[rows])
-        tokens.unpack(corrections.add_(values_now), out=result.targets[rows])
+    caps = _Caps(rho_cap, c_cap, pg_rho_cap, trace_lambda)
+    for rows in row_chunks(mask) if mask.numel() else ():
+        later = None if next_values is None else next_values[rows]
+        gammas = discounts[rows] if isinstance(discounts, Tensor) else discounts
+        steps = _Steps(log_rhos[rows], rewards[rows], values[rows], later, gammas)
+        _solve(steps, Compaction.of(mask[rows]), caps, VTrace(result.targets[rows], result.advantages[rows]))
     return result
+
+
+class _Caps(NamedTuple):
+    rho: float
+    c: float
+    pg_rho: float
+    trace_lambda: float
+
+
+class _Steps(NamedTuple):
+    log_rhos: Tensor
+    rewards: Tensor
+    values: Tensor
+    next_values: Tensor | None
+    discounts: Tensor | float
+
+
+def _solve(steps: _Steps, tokens: Compaction, caps: _Caps, out: VTrace) -> None:
+    """Fills `out` for a piece of the rows; what it needs on the way is gone with it."""
+    values = tokens.pack(steps.values)
+    next_values = following = _following(values)
+    if steps.next_values is not None:
+        next_values = tokens.pack(steps.next_values)
+        _end_with(next_values, following, tokens.ends)
+    gammas = tokens.pack(steps.discounts) if isinstance(steps.discounts, Tensor) else steps.discounts
+    rhos = tokens.pack(steps.log_rhos).exp_()
+    errors = tokens.pack(steps.rewards).sub_(values)
+    deltas = _plus(errors.clone(), gammas, next_values).mul_(rhos.clamp(max=caps.rho))
+    traces = rhos.clamp(max=caps.c).mul_(gammas * caps.trace_lambda)
+    corrections = reverse_scan_(traces, deltas)
+    q = following.add_(_following(corrections), alpha=caps.trace_lambda)
+    tokens.unpack(_plus(errors, gammas, q).mul_(rhos.clamp_(max=caps.pg_rho)), out=out.advantages)
+    tokens.unpack(corrections.add_(values), out=out.targets)
 
 
 def _following(values: Tensor) -> Tensor:
