@@ -15,7 +15,7 @@ from torch import Tensor
 
 from correction.correction import Corrected
 from correction.ratios import excess
-from correction.rows import row_slices
+from correction.rows import token_chunks
 from correction.spread import Moments
 
 STALENESS_EDGES = (0, 1, 2, 3, 5, 9, 17)
@@ -67,7 +67,7 @@ def by_bucket(corrected: Corrected, keys: Tensor, edges: Sequence[int]) -> tuple
     starts = torch.tensor(edges[1:], device=keys.device, dtype=keys.dtype)
     numbers = torch.bucketize(keys, starts, right=True).expand_as(corrected.given)
     sums = torch.zeros(len(_COLUMNS), num_buckets + 1, dtype=torch.float64, device=keys.device)
-    for rows in row_slices(corrected.given):
+    for rows in token_chunks(corrected.given):
         # Outside of the mask stands a bucket of its own, that nobody reads.
         bucket = numbers[rows].masked_fill(~corrected.given[rows], num_buckets).flatten()
         for column, values in zip(sums, _columns(corrected, rows), strict=True):

@@ -14,20 +14,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from correction.decomposition import Apart, BehaviourScores, Decomposition, DecompositionReport, summarize_apart
+from correction.decomposition import BehaviourScores, Decomposition, FactorTables
 from correction.diagnostics import Diagnostics
 from correction.gap import GapRows, summarize_gap
 from correction.ratios import LEVELS, ROW_LEVELS, at_least_float32, ratio, starts_segment
 from correction.rejection import Criterion, Judge, Veto
 from correction.rejection_report import (
     CriterionReport,
-    CriterionRows,
     Rejected,
     RejectionRows,
+    sum_statistic,
     summarize_criterion,
     summarize_rejection,
 )
-from correction.rows import TokenRows, row_slices, stack_rows
+from correction.row_chunks import empty_batch
+from correction.rows import SequenceTable, TokenRows, token_chunks
 from correction.weight_report import WeightReport, WeightRows, summarize_weights
 from correction.weights import OFF, SMALLEST_MEAN, Weighting
 
@@ -98,12 +99,12 @@ def correct(
     assert proximal_logprobs.shape == rollout_logprobs.shape == mask.shape, (proximal_logprobs.shape, mask.shape)
     assert mask.dim() == 2 and mask.dtype == torch.bool, (mask.shape, mask.dtype)
     dtype = at_least_float32(proximal_logprobs[:0] - rollout_logprobs[:0]).dtype
-    log_ratios, gaps = torch.empty_like(mask, dtype=dtype), list[GapRows]()
+    log_ratios, gaps = empty_batch(mask, dtype), SequenceTable(mask)
     weighing, rejecting = _Weighing(correction, mask, dtype), _Rejecting(correction, mask)
-    for where in row_slices(mask):
+    for where in token_chunks(mask):
         rows = TokenRows.of(proximal_logprobs[where], rollout_logprobs[where], mask[where])
         log_ratios[where] = rows.log_ratios
-        gaps.append(GapRows.of(rows))
+        gaps.put(where, GapRows.of(rows))
         weighing.take(where, rows, behaviour)
         rejecting.take(where, rows)
     return Corrected(
@@ -115,9 +116,9 @@ def correct(
         bounded=weighing.bounded,
         rejected_by=rejecting.by_name(),
         diagnostics=Diagnostics(
-            gap=summarize_gap(GapRows(*stack_rows(gaps))),
+            gap=summarize_gap(GapRows(*gaps.columns)),
             weights=weighing.finish(),
-            decomposition=weighing.report_factors(),
+            decomposition=weighing.factors.report() if behaviour is not None else None,
             criteria=rejecting.report_criteria(),
             vetoed=rejecting.report_veto(),
             rejected=rejecting.report_all(),
@@ -130,17 +131,16 @@ class _Weighing:
 
     def __init__(self, correction: Correction, mask: Tensor, dtype: torch.dtype) -> None:
         self._correction = correction
-        self._factors = Decomposition(
+        self._decomposition = Decomposition(
             level=correction.level,
             weighting=correction.weighting,
             staleness_cap=correction.staleness_cap,
             mismatch_cap=correction.mismatch_cap,
         )
-        self.weights = torch.empty_like(mask, dtype=dtype)
+        self.weights = empty_batch(mask, dtype)
         self.bounded = torch.empty_like(mask)
-        self._sums: list[WeightRows] = []
-        self._apart: list[Apart] = []
-        self._turns: list[tuple[Tensor, Tensor]] = []
+        self.factors = FactorTables(mask)
+        self._sums, self._turns = SequenceTable(mask), SequenceTable(mask)
 
     def take(self, where: slice, rows: TokenRows, behaviour: BehaviourScores | None) -> None:
         """Weighs the rows at `where`."""
@@ -148,17 +148,16 @@ class _Weighing:
         ratios = ratio(LEVELS[self._correction.level](rows.log_differences, rows.mask)) * rows.indicator
         weighed = weighting.weigh(ratios, rows.mask)
         if behaviour is not None:
-            self._apart.append(self._factors.weigh(rows, behaviour.of_rows(where), weighed))
-            weighed = self._apart[-1].weighed
+            weighed = self._decomposition.weigh(where, rows, behaviour, weighed, self.factors)
         self.weights[where], self.bounded[where] = weighed
-        self._sums.append(WeightRows.of(rows, ratios, weighed, weighting.marks))
+        self._sums.put(where, WeightRows.of(rows, ratios, weighed, weighting.marks))
         if self._correction.level == "segment":
             starts = starts_segment(rows.mask)
-            self._turns.append(((weighed.weights * starts).sum(-1), starts.sum(-1)))
+            self._turns.put(where, ((weighed.weights * starts).sum(-1), starts.sum(-1)))
 
     def finish(self) -> WeightReport:
         """Normalises the weights, which only now are all there."""
-        sums = WeightRows(*stack_rows(self._sums))
+        sums = WeightRows(*self._sums.columns)
         factor = self._mean(sums) if self._correction.normalize else 1.0
         if factor <= SMALLEST_MEAN:
             factor = 1.0
@@ -166,13 +165,9 @@ class _Weighing:
             self.weights /= factor
         return summarize_weights(sums, self._correction.weighting, factor)
 
-    def report_factors(self) -> DecompositionReport | None:
-        """Of mismatch and staleness, where they are known apart."""
-        return summarize_apart(self._apart) if self._apart else None
-
     def _mean(self, sums: WeightRows) -> float:
         if self._correction.level == "segment":
-            total, num = stack_rows(self._turns)
+            total, num = self._turns.columns
         elif self._correction.level in ROW_LEVELS:
             num = (sums.num_tokens > 0).double()
             total = sums.weight * num
@@ -191,25 +186,24 @@ class _Rejecting:
             self._judges.append(Veto(ratio=correction.veto))
         self.mask = torch.empty_like(mask)
         self._by = [torch.empty_like(mask) for _ in self._judges]
-        self._found: list[list[CriterionRows]] = [[] for _ in self._criteria]
-        self._rejected: list[list[RejectionRows]] = [[] for _ in self._judges]
-        self._rejected_by_any: list[RejectionRows] = []
+        self._found = [SequenceTable(mask) for _ in self._criteria]
+        self._kept = [SequenceTable(mask) for _ in self._judges]
+        self._kept_by_all = SequenceTable(mask)
 
     def take(self, where: slice, rows: TokenRows) -> None:
         """Judges the rows at `where`."""
-        keep = rows.mask
+        kept_by_all = rows.mask
         for index, judge in enumerate(self._judges):
-            judgement = judge.judge(rows)
+            statistic, keep = judge.judge(rows)
             # Spread over the tokens first: of truth values, that is four times faster than broadcasting.
-            holds = judgement.keep.expand_as(rows.mask).contiguous()
-            rejected = rows.mask & ~holds
-            keep = keep & holds
-            self._by[index][where] = rejected
-            self._rejected[index].append(RejectionRows.of(rows, rejected))
+            kept = rows.mask & keep.expand_as(rows.mask).contiguous()
+            kept_by_all = kept_by_all & kept
+            torch.bitwise_xor(rows.mask, kept, out=self._by[index][where])
+            self._kept[index].put(where, RejectionRows.of(rows, kept))
             if index < len(self._criteria):
-                self._found[index].append(CriterionRows.of(rows, self._criteria[index], judgement.statistic))
-        self.mask[where] = keep
-        self._rejected_by_any.append(RejectionRows.of(rows, rows.mask & ~keep))
+                self._found[index].put(where, sum_statistic(rows, self._criteria[index], statistic))
+        self.mask[where] = kept_by_all
+        self._kept_by_all.put(where, RejectionRows.of(rows, kept_by_all))
 
     def by_name(self) -> dict[str, Tensor]:
         """What each criterion, and the veto, rejected."""
@@ -218,18 +212,18 @@ class _Rejecting:
     def report_criteria(self) -> tuple[CriterionReport, ...]:
         """Of each criterion."""
         return tuple(
-            summarize_criterion(criterion, CriterionRows(*stack_rows(found)), _summarize(rejected))
-            for criterion, found, rejected in zip(self._criteria, self._found, self._rejected, strict=False)
+            summarize_criterion(criterion, found.columns, _summarize(kept))
+            for criterion, found, kept in zip(self._criteria, self._found, self._kept, strict=False)
         )
 
     def report_veto(self) -> Rejected:
         """Of the veto alone; nothing where it is off."""
-        return _summarize(self._rejected[-1]) if len(self._judges) > len(self._criteria) else Rejected()
+        return _summarize(self._kept[-1]) if len(self._judges) > len(self._criteria) else Rejected()
 
     def report_all(self) -> Rejected:
         """Of all together."""
-        return _summarize(self._rejected_by_any)
+        return _summarize(self._kept_by_all)
 
 
-def _summarize(chunks: list[RejectionRows]) -> Rejected:
-    return summarize_rejection(RejectionRows(*stack_rows(chunks)))
+def _summarize(kept: SequenceTable) -> Rejected:
+    return summarize_rejection(RejectionRows(*kept.columns))

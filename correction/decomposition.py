@@ -9,7 +9,6 @@ is an error of the engine, a large staleness an old sample. Where π_b is not kn
 Legend: N sequences, T tokens; n sequences of a chunk.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from correction.gap import GapRows, PolicyGap, summarize_gap
 from correction.ratios import LEVELS, ratio
-from correction.rows import TokenRows, stack_rows
+from correction.rows import SequenceTable, TokenRows
 from correction.weights import TokenWeights, Weighting
 
 
@@ -59,8 +58,8 @@ class DecompositionReport:
     mismatch_bounded_share: float
 
 
-class DecompositionRows(NamedTuple):
-    """Sums over each sequence of a chunk, [n]."""
+class FactorCounts(NamedTuple):
+    """Of each sequence, [n] or [N]."""
 
     num_tokens: Tensor
     """In the mask, scored or not."""
@@ -68,13 +67,24 @@ class DecompositionRows(NamedTuple):
     num_mismatch_bounded: Tensor
 
 
-class Apart(NamedTuple):
-    """A chunk, weighed factor by factor where that can be done."""
+class FactorTables:
+    """What is summed of both factors."""
 
-    weighed: TokenWeights
-    staleness: GapRows
-    mismatch: GapRows
-    counts: DecompositionRows
+    def __init__(self, mask: Tensor) -> None:
+        self.counts, self.staleness, self.mismatch = (SequenceTable(mask) for _ in range(3))
+
+    def report(self) -> DecompositionReport:
+        """Over all sequences."""
+        counts = FactorCounts(*self.counts.columns)
+        staleness, mismatch = GapRows(*self.staleness.columns), GapRows(*self.mismatch.columns)
+        num_scored = staleness.num_tokens.sum()
+        return DecompositionReport(
+            scored_share=float(num_scored / counts.num_tokens.sum().clamp(min=1)),
+            staleness=summarize_gap(staleness),
+            mismatch=summarize_gap(mismatch),
+            staleness_bounded_share=float(counts.num_staleness_bounded.sum() / num_scored.clamp(min=1)),
+            mismatch_bounded_share=float(counts.num_mismatch_bounded.sum() / num_scored.clamp(min=1)),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,30 +96,30 @@ class Decomposition:
     staleness_cap: float
     mismatch_cap: float
 
-    def weigh(self, rows: TokenRows, behaviour: BehaviourScores, as_one: TokenWeights) -> Apart:
-        """Weighs a chunk.
+    def weigh(
+        self, where: slice, rows: TokenRows, behaviour: BehaviourScores, as_one: TokenWeights, tables: FactorTables
+    ) -> TokenWeights:
+        """Weighs a chunk, and puts down what its factors are.
 
         Args:
-            rows: π_prox over μ.
-            behaviour: of the same sequences.
-            as_one: what the weighting says of the product, for the tokens that are not scored.
+            where: the chunk's rows in the batch.
+            rows: π_prox over μ, of the chunk.
+            behaviour: of the batch.
+            as_one: what the weighting says of the chunk's products, for the tokens that are not scored.
+            tables: of the batch.
         """
+        behaviour = behaviour.of_rows(where)
         scored = self._where_factors_are_known(rows.mask, behaviour.scored)
         staleness = TokenRows.of(rows.numerator, behaviour.logprobs, scored)
         mismatch = TokenRows.of(behaviour.logprobs, rows.denominator, scored)
         stale = self._weigh_factor(staleness, self.staleness_cap)
         mismatched = self._weigh_factor(mismatch, self.mismatch_cap)
         product = TokenWeights(weights=stale.weights * mismatched.weights, bounded=stale.bounded | mismatched.bounded)
-        return Apart(
-            weighed=TokenWeights(*(torch.where(scored, a, b) for a, b in zip(product, as_one, strict=True))),
-            staleness=GapRows.of(staleness),
-            mismatch=GapRows.of(mismatch),
-            counts=DecompositionRows(
-                num_tokens=rows.num_tokens,
-                num_staleness_bounded=stale.bounded.sum(-1),
-                num_mismatch_bounded=mismatched.bounded.sum(-1),
-            ),
-        )
+        tables.staleness.put(where, GapRows.of(staleness))
+        tables.mismatch.put(where, GapRows.of(mismatch))
+        counts = FactorCounts(rows.num_tokens, stale.bounded.sum(-1), mismatched.bounded.sum(-1))
+        tables.counts.put(where, counts)
+        return TokenWeights(*(torch.where(scored, a, b) for a, b in zip(product, as_one, strict=True)))
 
     def _where_factors_are_known(self, mask: Tensor, scored: Tensor) -> Tensor:
         if self.level == "token":
@@ -120,18 +130,3 @@ class Decomposition:
     def _weigh_factor(self, factor: TokenRows, cap: float) -> TokenWeights:
         shared = LEVELS[self.level](factor.log_differences, factor.mask)
         return self.weighting.with_cap(cap).weigh(ratio(shared) * factor.indicator, factor.mask)
-
-
-def summarize_apart(chunks: Sequence[Apart]) -> DecompositionReport:
-    """The report on all chunks of a batch."""
-    counts = DecompositionRows(*stack_rows([chunk.counts for chunk in chunks]))
-    staleness = GapRows(*stack_rows([chunk.staleness for chunk in chunks]))
-    mismatch = GapRows(*stack_rows([chunk.mismatch for chunk in chunks]))
-    num_scored = staleness.num_tokens.sum()
-    return DecompositionReport(
-        scored_share=float(num_scored / counts.num_tokens.sum().clamp(min=1)),
-        staleness=summarize_gap(staleness),
-        mismatch=summarize_gap(mismatch),
-        staleness_bounded_share=float(counts.num_staleness_bounded.sum() / num_scored.clamp(min=1)),
-        mismatch_bounded_share=float(counts.num_mismatch_bounded.sum() / num_scored.clamp(min=1)),
-    )

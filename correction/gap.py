@@ -14,7 +14,7 @@ from torch import Tensor
 
 from correction.masked import masked_max, masked_mean
 from correction.ratios import LOG_RATIO_BOUND, clamp_log
-from correction.rows import TokenRows, row_slices, stack_rows
+from correction.rows import SequenceTable, TokenRows, token_chunks
 from correction.spread import Moments, Spread
 
 
@@ -79,7 +79,7 @@ class GapRows(NamedTuple):
             excess=rows.excess.sum(-1),
             growth=growth,
             growth_scatter=rows.scatter(rows.growth, growth),
-            largest=torch.maximum(rows.greatest(rows.log_differences), -rows.least(rows.log_differences)),
+            largest=rows.peak(rows.log_differences.abs()),
         )
 
 
@@ -93,8 +93,10 @@ def policy_gap(numerator: Tensor, denominator: Tensor, mask: Tensor) -> PolicyGa
         mask: [N, T] bool.
     """
     assert numerator.shape == denominator.shape == mask.shape, (numerator.shape, denominator.shape, mask.shape)
-    chunks = [GapRows.of(TokenRows.of(numerator[s], denominator[s], mask[s])) for s in row_slices(mask)]
-    return summarize_gap(GapRows(*stack_rows(chunks)))
+    table = SequenceTable(mask)
+    for where in token_chunks(mask):
+        table.put(where, GapRows.of(TokenRows.of(numerator[where], denominator[where], mask[where])))
+    return summarize_gap(GapRows(*table.columns))
 
 
 def summarize_gap(rows: GapRows) -> PolicyGap:

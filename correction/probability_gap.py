@@ -13,7 +13,7 @@ from torch import Tensor
 
 from correction.masked import masked_max
 from correction.ratios import clamp_log, ratio
-from correction.rows import TokenRows, row_slices, stack_rows
+from correction.rows import SequenceTable, TokenRows, token_chunks
 from correction.spread import Moments
 
 
@@ -55,15 +55,17 @@ class ProbabilityRows(NamedTuple):
         for values in ((p - q).abs(), p - q, p, q):
             mean = rows.mean(values)
             moments += [mean, rows.scatter(values, mean)]
-        return cls(rows.num_tokens, rows.greatest((p - q).abs()), *moments)
+        return cls(rows.num_tokens, rows.peak((p - q).abs()), *moments)
 
 
 @torch.no_grad()
 def probability_gap(numerator: Tensor, denominator: Tensor, mask: Tensor) -> ProbabilityGap:
     """Compares log p and log q [N, T] over the mask [N, T] bool."""
     assert numerator.shape == denominator.shape == mask.shape, (numerator.shape, denominator.shape, mask.shape)
-    chunks = [ProbabilityRows.of(TokenRows.of(numerator[s], denominator[s], mask[s])) for s in row_slices(mask)]
-    rows = ProbabilityRows(*stack_rows(chunks))
+    table = SequenceTable(mask)
+    for where in token_chunks(mask):
+        table.put(where, ProbabilityRows.of(TokenRows.of(numerator[where], denominator[where], mask[where])))
+    rows = ProbabilityRows(*table.columns)
     num = rows.num_tokens.sum()
     gap = Moments.merged(rows.num_tokens, rows.gap, rows.gap_scatter)
     return ProbabilityGap(

@@ -118,7 +118,7 @@ class Criterion:
                 total = tokens.sum(-1, keepdim=True)
                 return Judgement(total, self._holds(total))
             case CriterionLevel.seq_mean:
-                mean = tokens.sum(-1, keepdim=True) / rows.num_tokens.unsqueeze(-1).clamp(min=1)
+                mean = tokens.sum(-1, keepdim=True) / rows.lengths.unsqueeze(-1)
                 return Judgement(mean, self._holds(mean))
             case CriterionLevel.seq_max:
                 lowest, highest = rows.least(tokens).unsqueeze(-1), rows.greatest(tokens).unsqueeze(-1)

@@ -6,6 +6,7 @@ Owns the summaries of each criterion's statistic and of what was rejected, by wh
 Legend: N sequences, T tokens; n sequences of a chunk.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,23 +49,23 @@ class CriterionReport:
 
 
 class RejectionRows(NamedTuple):
-    """Of each sequence of a chunk, [n]."""
+    """Of each sequence, of a chunk [n] or of all [N]."""
 
     num_tokens: Tensor
-    num_rejected: Tensor
+    num_kept: Tensor
 
     @classmethod
-    def of(cls, rows: TokenRows, rejected: Tensor) -> "RejectionRows":
-        """Counts the rejected tokens [n, T] bool."""
-        return cls(num_tokens=rows.num_tokens, num_rejected=rejected.sum(-1))
+    def of(cls, rows: TokenRows, kept: Tensor) -> "RejectionRows":
+        """Counts what is left of the mask [n, T] bool."""
+        return cls(num_tokens=rows.num_tokens, num_kept=kept.sum(-1))
 
 
-class CriterionRows(NamedTuple):
-    """Of each sequence of a chunk, [n]."""
+class StatisticRows(NamedTuple):
+    """Of each sequence, of a chunk [n] or of all [N]: what is summed of a statistic over its tokens."""
 
     num_tokens: Tensor
     value: Tensor
-    """The sequence's statistic; of a token criterion the mean of its tokens."""
+    """The sequence's own, or the mean of its tokens."""
     lowest: Tensor
     highest: Tensor
     cut: Tensor
@@ -74,27 +75,14 @@ class CriterionRows(NamedTuple):
     num_low: Tensor
 
     @classmethod
-    def of(cls, rows: TokenRows, criterion: Criterion, statistic: Tensor) -> "CriterionRows":
-        """Sums the statistic: [n, T] of a token criterion, else [n, 1]."""
+    def of_tokens(cls, rows: TokenRows, criterion: Criterion, statistic: Tensor) -> "StatisticRows":
+        """Sums up a statistic of tokens [n, T]."""
         low, high = criterion.limits
-        num_tokens = rows.num_tokens
-        cut = statistic.clamp(low, high)
-        if criterion.level is not CriterionLevel.token:
-            value, cut = statistic.squeeze(-1), cut.squeeze(-1)
-            return cls(
-                num_tokens=num_tokens,
-                value=value,
-                lowest=value,
-                highest=value,
-                cut=cut,
-                cut_scatter=torch.zeros_like(cut),
-                num_high=(value > high) * num_tokens,
-                num_low=(value < low) * num_tokens,
-            )
         # The statistic is 0 outside of the mask, and so within the limits.
+        cut = statistic.clamp(low, high)
         mean_cut = rows.mean(cut)
         return cls(
-            num_tokens=num_tokens,
+            num_tokens=rows.num_tokens,
             value=rows.mean(statistic),
             lowest=rows.least(statistic),
             highest=rows.greatest(statistic),
@@ -104,32 +92,57 @@ class CriterionRows(NamedTuple):
             num_low=rows.count_below(statistic, low),
         )
 
+    @classmethod
+    def of_sequences(cls, criterion: Criterion, num_tokens: Tensor, value: Tensor) -> "StatisticRows":
+        """A statistic [N] that all tokens of a sequence have."""
+        low, high = criterion.limits
+        return cls(
+            num_tokens=num_tokens,
+            value=value,
+            lowest=value,
+            highest=value,
+            cut=value.clamp(low, high),
+            cut_scatter=torch.zeros_like(value),
+            num_high=(value > high) * num_tokens,
+            num_low=(value < low) * num_tokens,
+        )
+
+
+def sum_statistic(rows: TokenRows, criterion: Criterion, statistic: Tensor) -> tuple[Tensor, ...]:
+    """What `summarize_criterion` needs of a chunk's statistic: [n, T] of a token criterion, else [n, 1]."""
+    if criterion.level is CriterionLevel.token:
+        return StatisticRows.of_tokens(rows, criterion, statistic)
+    return rows.num_tokens, statistic.squeeze(-1)
+
 
 def summarize_rejection(rows: RejectionRows) -> Rejected:
-    """Shares, of the counts of all sequences, [N] float64."""
+    """Shares, over all sequences."""
+    num_rejected = rows.num_tokens - rows.num_kept
     return Rejected(
-        token_share=float(rows.num_rejected.sum() / rows.num_tokens.sum().clamp(min=1)),
-        sequence_share=float(masked_share(rows.num_rejected > 0, rows.num_tokens > 0)),
+        token_share=float(num_rejected.sum() / rows.num_tokens.sum().clamp(min=1)),
+        sequence_share=float(masked_share(num_rejected > 0, rows.num_tokens > 0)),
     )
 
 
-def summarize_criterion(criterion: Criterion, rows: CriterionRows, rejected: Rejected) -> CriterionReport:
-    """The report, of the sums over all sequences, [N] float64."""
+def summarize_criterion(criterion: Criterion, columns: Sequence[Tensor], rejected: Rejected) -> CriterionReport:
+    """The report, of what `sum_statistic` gave for all sequences."""
     low, high = criterion.limits
+    is_token = criterion.level is CriterionLevel.token
+    rows = StatisticRows(*columns) if is_token else StatisticRows.of_sequences(criterion, *columns)
     is_counted = rows.num_tokens > 0
-    num_tokens = rows.num_tokens.sum()
+    num_tokens = rows.num_tokens.sum().clamp(min=1)
     sequences = Spread.of_sequences(rows.value, is_counted)
     return CriterionReport(
         name=criterion.name,
         rejected=rejected,
         tokens=Spread(
-            mean=float((rows.value * rows.num_tokens).sum() / num_tokens.clamp(min=1)),
+            mean=float((rows.value * rows.num_tokens).sum() / num_tokens),
             std=Moments.merged(rows.num_tokens, rows.cut, rows.cut_scatter).std,
             min=float(masked_min(rows.lowest, is_counted)),
             max=float(masked_max(rows.highest, is_counted)),
         ),
-        tokens_high=float(rows.num_high.sum() / num_tokens.clamp(min=1)),
-        tokens_low=float(rows.num_low.sum() / num_tokens.clamp(min=1)),
+        tokens_high=float(rows.num_high.sum() / num_tokens),
+        tokens_low=float(rows.num_low.sum() / num_tokens),
         sequences=sequences,
         sequences_high=float(masked_share(rows.value > high, is_counted)),
         sequences_low=float(masked_share(rows.value < low, is_counted)),

@@ -16,23 +16,40 @@ from torch import Tensor
 
 from correction.masked import zero_outside
 from correction.ratios import at_least_float32, clamp_log
+from correction.row_chunks import row_chunks
 
-TOKENS_AT_ONCE = 2**16
-"""In float32 256 KiB a tensor: few enough operations, and the tensors of a chunk live in a CPU's caches."""
-
-
-def row_slices(mask: Tensor) -> Iterator[slice]:
-    """The rows of [N, T] in chunks of about `TOKENS_AT_ONCE`, at least one even of nothing; on an accelerator, where
-    the launch of a kernel costs more than the trip to memory, all at once."""
-    num_rows, width = mask.shape
-    step = max(1, TOKENS_AT_ONCE // max(1, width)) if mask.device.type == "cpu" else max(1, num_rows)
-    for start in range(0, max(1, num_rows), step):
-        yield slice(start, start + step)
+TOKENS_AT_ONCE = 1 << 16
+"""In float32 256 KiB a tensor: of smaller chunks, what an operation costs by itself would count for more."""
 
 
-def stack_rows(chunks: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
-    """The fields of all chunks' records, each [n] a chunk, as [N] float64."""
-    return [torch.cat(field).double() for field in zip(*chunks, strict=True)]
+def token_chunks(mask: Tensor) -> Iterator[slice]:
+    """The rows of a batch [N, T], as many at a time as one chunk of `TokenRows` may hold."""
+    return row_chunks(mask, TOKENS_AT_ONCE)
+
+
+class SequenceTable:
+    """What is summed of each sequence, chunk by chunk: columns [N] float64 for the fields of a record.
+
+    The records themselves, small tensors that outlive their chunk, would come to lie between its large ones, and no
+    place that is freed would be large enough for the next.
+    """
+
+    def __init__(self, mask: Tensor) -> None:
+        self._num_rows = mask.shape[0]
+        self._table: Tensor | None = None
+
+    def put(self, where: slice, record: Sequence[Tensor]) -> None:
+        """Keeps the fields, [n] each, of the sequences at `where`."""
+        fields = torch.stack(tuple(record))
+        if self._table is None:
+            self._table = fields.new_empty(len(fields), self._num_rows, dtype=torch.float64)
+        self._table[:, where] = fields
+
+    @property
+    def columns(self) -> tuple[Tensor, ...]:
+        """In the order of the fields."""
+        assert self._table is not None
+        return self._table.unbind()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +60,8 @@ class TokenRows:
     """bool"""
     num_tokens: Tensor
     """[n] in the mask, float32 or wider."""
+    lengths: Tensor
+    """The same, but 1 where there is none: what a mean divides by."""
     indicator: Tensor
     """The mask as 0 and 1: multiplies what is finite, many times faster than a selection."""
     exclusion: Tensor
@@ -66,12 +85,14 @@ class TokenRows:
         log_p, log_q = at_least_float32(numerator), at_least_float32(denominator)
         indicator = mask.to(torch.promote_types(log_p.dtype, log_q.dtype))
         log_p, log_q = _choose(log_p, mask, indicator), _choose(log_q, mask, indicator)
+        num_tokens = indicator.sum(-1)
         differences = log_p - log_q
         log_ratios = clamp_log(differences)
         growth = log_ratios.expm1()
         return cls(
             mask=mask,
-            num_tokens=indicator.sum(-1),
+            num_tokens=num_tokens,
+            lengths=num_tokens.clamp(min=1),
             indicator=indicator,
             exclusion=(1 / indicator).sub_(1),
             numerator=log_p,
@@ -94,11 +115,15 @@ class TokenRows:
 
     def mean(self, values: Tensor) -> Tensor:
         """Of each sequence's values [n, T], 0 outside of the mask; [n], 0 where the mask is empty."""
-        return values.sum(-1) / self.num_tokens.clamp(min=1)
+        return values.sum(-1) / self.lengths
 
     def scatter(self, values: Tensor, mean: Tensor) -> Tensor:
         """Sum of the squared deviations of each sequence's values [n, T], finite, from its mean [n]; [n]."""
         return (values - mean.unsqueeze(-1)).mul_(self.indicator).square_().sum(-1)
+
+    def peak(self, values: Tensor) -> Tensor:
+        """Largest of each sequence's values [n, T] ≥ 0, which are 0 outside of the mask; [n]."""
+        return values.amax(-1) if values.shape[-1] else torch.zeros_like(self.num_tokens)
 
     def least(self, values: Tensor) -> Tensor:
         """Smallest of each sequence's values [n, T], finite, in the mask; [n], 0 where it is empty."""

@@ -72,7 +72,7 @@ class Truncated:
         if self.floor == 0:
             return TokenWeights(ratios.clamp(max=self.cap), ratios > self.cap)
         weights = zero_outside(ratios.clamp(self.floor, self.cap), mask)
-        return TokenWeights(weights, (weights != ratios).logical_and_(mask))
+        return TokenWeights(weights, (weights != ratios) & mask)
 
     def with_cap(self, cap: float) -> Self:
         """As `Weighting` says."""
@@ -101,7 +101,7 @@ class Masked:
     def weigh(self, ratios: Tensor, mask: Tensor) -> TokenWeights:
         """Drops ratios [N, T] out of bounds."""
         ratios = ratios.detach()
-        inside = (ratios >= self.floor).logical_and_(ratios <= self.cap)
+        inside = (ratios >= self.floor) & (ratios <= self.cap)
         return TokenWeights(zero_outside(ratios, inside), mask & ~inside)
 
     def with_cap(self, cap: float) -> Self:
