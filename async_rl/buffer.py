@@ -60,8 +60,9 @@ class TrajectoryBuffer:
         return [self.deadline(i) for i in self.groups]
 
     def sampled_by(self, version: int) -> list[TrajectoryGroup]:
-        """Groups whose every token `version` sampled, by deadline, which is the same for all, and id."""
-        return [self.groups[i] for i in sorted(self.groups) if self.groups[i].is_of(version)]
+        """Groups whose newest tokens `version` sampled, by deadline and id."""
+        own = [i for i, group in self.groups.items() if group.newest_version == version]
+        return [self.groups[i] for i in sorted(own, key=lambda i: (self.deadline(i), i))]
 
     def select(self, version: int, leased: Mapping[int, int]) -> Selection:
         """Decides the batch of `version`, without changing anything.

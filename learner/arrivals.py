@@ -1,11 +1,10 @@
-"""Log-probabilities of trajectories under the version that sampled them, kept from their arrival to their batch.
+"""Log-probabilities of tokens under the version that sampled them, kept from a group's arrival to its batch.
 
 Owns the store. Who scores, and when there is time for it, is not known here.
 
-Legend: N trajectories of a batch, T response positions; R tokens of one response.
+Legend: N trajectories of a batch, T response positions; n of a group, t of its longest response.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,7 +19,10 @@ class Stored(NamedTuple):
     """A group's log-probabilities, and under which version."""
 
     version: int
-    logprobs: list[Tensor]
+    logprobs: Tensor
+    """[n, t]"""
+    scored: Tensor
+    """[n, t] bool: tokens that this version sampled; the others' log-probabilities are another policy's."""
 
 
 class Arrivals:
@@ -33,21 +35,21 @@ class Arrivals:
         """Groups in store."""
         return len(self._stored)
 
-    def put(self, key: DeliveryKey, version: int, logprobs: Sequence[Tensor]) -> None:
-        """Keeps a group's log-probabilities under `version`, one [R] for each of its trajectories, in order."""
-        self._stored[key] = Stored(version, list(logprobs))
+    def put(self, key: DeliveryKey, group: TrainingBatch, logprobs: Tensor) -> None:
+        """Keeps what the policy of `group.version` says of a group, laid out as a batch of its own; [n, t]."""
+        self._stored[key] = Stored(group.version, logprobs, group.sampled & (group.staleness == 0))
 
     def take(self, batch: TrainingBatch) -> BehaviourScores:
         """What is known of a batch, which leaves the store."""
         logprobs, scored = torch.zeros(batch.shape), torch.zeros(batch.shape, dtype=torch.bool)
-        rows = {key: iter(stored.logprobs) for key, stored in self._stored.items()}
-        for index, sequence in enumerate(batch.sequences):
-            if sequence.key in rows:
-                row = next(rows[sequence.key])
-                logprobs[index, : len(row)] = row
-                scored[index, : len(row)] = True
-        for key in {s.key for s in batch.sequences}:
-            self._stored.pop(key, None)
+        rows: dict[DeliveryKey, list[int]] = {}
+        for row, sequence in enumerate(batch.sequences):
+            rows.setdefault(sequence.key, []).append(row)
+        for key, own in rows.items():
+            stored = self._stored.pop(key, None)
+            if stored is not None:
+                width = stored.scored.shape[1]
+                logprobs[own, :width], scored[own, :width] = stored.logprobs, stored.scored
         return BehaviourScores(logprobs=logprobs, scored=scored)
 
     def forget_before(self, version: int) -> None:

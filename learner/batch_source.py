@@ -31,7 +31,7 @@ from async_rl.protocol import (
 logger = logging.getLogger(__name__)
 
 OnArrival = Callable[[TrajectoryGroup], None]
-"""Scores a group under the learner's version, which sampled all of it."""
+"""Scores a group under the learner's version, which sampled its newest tokens."""
 
 
 class BatchSource(Protocol):
@@ -42,8 +42,9 @@ class BatchSource(Protocol):
 
         Args:
             version: the learner's.
-            on_arrival: called meanwhile with groups that `version` sampled and that may train in this batch or a later
-                one: never twice with the same, and not once the batch is there. None: the learner only waits.
+            on_arrival: called meanwhile with groups whose newest tokens `version` sampled and that may train in this
+                batch or a later one: never twice with the same, and not once the batch is there. None: the learner only
+                waits.
         """
         ...
 
@@ -88,7 +89,7 @@ class ControllerBatchSource:
                 case Batch() as batch if batch.version == version:
                     return batch
                 case Arrival(number=number, group=group) if on_arrival is not None and number == self._arrival_number:
-                    assert group.is_of(version), (group.key, group.oldest_version, group.newest_version, version)
+                    assert group.newest_version == version, (group.key, group.newest_version, version)
                     self._arrival_number += 1
                     on_arrival(group)
                     questions[-1] = ArrivalRequest(version=version, number=self._arrival_number)

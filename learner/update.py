@@ -56,13 +56,10 @@ class Updater:
         assert (roles.critic is not None) == self._plan.values, config.advantage.estimator
 
     def score_arrival(self, group: TrajectoryGroup) -> None:
-        """Scores a group that came before its batch, while the policy is the one that sampled it."""
+        """Scores a group that came before its batch, while the policy is the one that sampled its newest tokens."""
         version = group.newest_version
         batch = TrainingBatch.build(Batch(version=version, groups=[group]), mask_above=None)
-        assert group.is_of(version), (group.key, group.oldest_version, version)
-        rows = self._scorer.logprobs(batch, self._whole(batch))
-        lengths = batch.response_lengths.tolist()
-        self._arrivals.put(group.key, version, [row[:n] for row, n in zip(rows, lengths, strict=True)])
+        self._arrivals.put(group.key, batch, self._scorer.logprobs(batch, self._whole(batch)))
 
     def score(self, batch: TrainingBatch) -> BatchScores:
         """Everything that is fixed before the first step."""

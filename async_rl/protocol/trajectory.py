@@ -194,10 +194,6 @@ class TrajectoryGroup(Wire, frozen=True, kw_only=True):
         """The largest weight version of any token."""
         return max(span.version for t in self.trajectories for span in t.spans)
 
-    def is_of(self, version: int) -> bool:
-        """Whether the weights of `version` sampled every token."""
-        return self.oldest_version == self.newest_version == version
-
     @property
     def rewards(self) -> list[float]:
         """One reward a trajectory."""

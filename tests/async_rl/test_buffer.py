@@ -71,7 +71,7 @@ def test_only_waiting_holds_a_batch_for_leases() -> None:
         assert filled(over_bound, {1: (4,), 2: (4,)}).select(4, {7: 4, 8: 4, 9: 4}).awaited == []
 
 
-def test_groups_of_one_version_are_those_that_no_other_touched() -> None:
+def test_groups_of_a_version_are_those_that_it_was_the_last_to_sample() -> None:
     buffer = filled(OverBound.wait, {5: (3, 3), 4: (3,), 9: (2, 3), 7: (3, 4), 1: (2,)})
-    assert [group.group_id for group in buffer.sampled_by(3)] == [4, 5]
+    assert [group.group_id for group in buffer.sampled_by(3)] == [9, 4, 5]
     assert buffer.sampled_by(5) == []

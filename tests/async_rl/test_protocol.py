@@ -133,12 +133,6 @@ def test_trajectories_of_a_group_have_the_same_components() -> None:
         with_components([1.0], [0.0, 1.0])
 
 
-def test_a_group_is_of_a_version_that_sampled_all_of_it() -> None:
-    assert make_group(1, (3, 3)).is_of(3)
-    assert not make_group(1, (3, 3)).is_of(4)
-    assert not make_group(1, (3, 4)).is_of(3) and not make_group(1, (3, 4)).is_of(4)
-
-
 def test_a_histogram_has_one_edge_more_than_counts() -> None:
     with pytest.raises(ValueError, match="2 counts between 2 edges"):
         Histogram(edges=[0.0, 1.0], counts=[1, 2])

@@ -334,19 +334,22 @@ def test_an_adaptive_coefficient_moves_and_comes_back_from_a_checkpoint(tmp_path
 
 def test_what_was_scored_on_arrival_tells_mismatch_from_staleness() -> None:
     backend = BigramBackend()
-    received = random_batch(num_groups=2, group_size=4, version=0)
-    correction = CorrectionConfig(score_on_arrival=True)
-    updater = updater_of(backend, config(correction=correction))
-    first, second = received.groups
+    crossed = [make_trajectory([1, 2, 3], versions=[3, 4, 4], reward=1.0), make_trajectory([4], versions=[4])]
+    late = [make_trajectory([5, 6], versions=[4, 4], reward=1.0), make_trajectory([7], versions=[3])]
+    first, second = make_group(0, [8], crossed), make_group(1, [9], late)
+    updater = updater_of(backend, config(correction=CorrectionConfig(score_on_arrival=True)))
     updater.score_arrival(first)
-    before = backend.forward(PackedSequences.pack([built(received).sequences[0].token_ids]), TEMPERATURE).logprobs
+    behaviour = backend.forward(PackedSequences.pack([[8, 1, 2, 3]]), TEMPERATURE).logprobs.detach()
     with torch.no_grad():
         backend.table += 0.2 * torch.randn(backend.table.shape, generator=torch.Generator().manual_seed(1))
-    batch = built(Batch(version=1, groups=[first, second]))
+    batch = built(Batch(version=5, groups=[first, second]))
     scores = updater.score(batch)
-    assert scores.behaviour is not None
-    assert scores.behaviour.scored.any(1).tolist() == [True] * 4 + [False] * 4
-    length = batch.sequences[0].response_length
-    torch.testing.assert_close(scores.behaviour.logprobs[0, :length], before[-length:].detach())
+    assert scores.behaviour is not None and scores.corrected is not None
+    # Of the first group alone, and there of the tokens that the version in force had sampled.
+    assert scores.behaviour.scored.tolist() == [[False, True, True], [True, False, False], [False] * 3, [False] * 3]
+    torch.testing.assert_close(scores.behaviour.logprobs[0], behaviour[1:])
+    report = scores.corrected.diagnostics.decomposition
+    assert report is not None and report.scored_share == 3 / 7
+    assert report.staleness.max_abs > 0.01
     again = updater.score(batch)
     assert again.behaviour is not None and not again.behaviour.scored.any()
