@@ -17,7 +17,8 @@ from torch import Tensor
 from correction.decomposition import BehaviourScores, Decomposition, FactorTables
 from correction.diagnostics import Diagnostics
 from correction.gap import GapRows, summarize_gap
-from correction.ratios import LEVELS, ROW_LEVELS, at_least_float32, ratio, starts_segment
+from correction.masked import zero_outside
+from correction.ratios import LEVELS, ROW_LEVELS, at_least_float32, log_difference, ratio, starts_segment
 from correction.rejection import Criterion, Judge, Veto
 from correction.rejection_report import (
     CriterionReport,
@@ -30,7 +31,7 @@ from correction.rejection_report import (
 from correction.row_chunks import empty_batch
 from correction.rows import SequenceTable, TokenRows, token_chunks
 from correction.weight_report import WeightReport, WeightRows, summarize_weights
-from correction.weights import OFF, SMALLEST_MEAN, Weighting
+from correction.weights import OFF, SMALLEST_MEAN, TokenWeights, Weighting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +125,15 @@ def correct(
             rejected=rejecting.report_all(),
         ),
     )
+
+
+@torch.no_grad()
+def weigh_tokens(
+    proximal_logprobs: Tensor, rollout_logprobs: Tensor, mask: Tensor, correction: Correction
+) -> TokenWeights:
+    """The weights alone of some rows, before normalisation, which needs the whole batch; arguments as in `correct`."""
+    shared = LEVELS[correction.level](log_difference(proximal_logprobs, rollout_logprobs, mask), mask)
+    return correction.weighting.weigh(zero_outside(ratio(shared), mask), mask)
 
 
 class _Weighing:

@@ -1,7 +1,7 @@
 """The correction of a batch: against plain loops, at its edges, and what must not matter."""
 
 import math
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import correction.rows
-from correction.correction import Corrected, Correction, correct
+from correction.correction import Corrected, Correction, correct, weigh_tokens
 from correction.ratios import LEVELS
 from correction.rejection import Criterion, CriterionLevel, Statistic
 from correction.verl_metrics import verl_metrics
@@ -80,6 +80,16 @@ def test_what_is_left_and_what_was_bounded_equal_plain_loops(batch: Batch, wante
     ]
     if wanted.weighting != OFF:
         assert corrected.bounded.double().tolist() == rows_of(bounded, batch)
+
+
+@given(batches(), corrections)
+def test_weights_can_be_had_of_some_rows_by_themselves(batch: Batch, wanted: Correction) -> None:
+    prox, mu, mask = tensors(batch)
+    whole = correct(prox, mu, mask, replace(wanted, normalize=False))
+    for row in range(len(mask)):
+        part = weigh_tokens(prox[row : row + 1], mu[row : row + 1], mask[row : row + 1], wanted)
+        assert torch.equal(part.weights[0], whole.weights[row])
+        assert torch.equal(part.bounded[0], whole.bounded[row])
 
 
 @given(batches(largest=1e4), corrections)
