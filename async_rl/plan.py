@@ -131,9 +131,9 @@ def correction(config: RunConfig) -> str:
 
 def _proximal_words(options: CorrectionConfig) -> str:
     return {
-        Proximal.recompute: "The batch is scored with its first weights: π_prox.",
-        Proximal.rollout: "μ stands for π_prox: no scoring pass.",
-        Proximal.log_linear: "π_prox lies between μ and π, by staleness: no scoring pass.",
+        Proximal.recompute: "π_prox is the policy with the batch's first weights.",
+        Proximal.rollout: "μ stands for π_prox.",
+        Proximal.log_linear: "π_prox is taken between μ and π, by staleness.",
     }[options.proximal]
 
 

@@ -69,29 +69,29 @@ def test_what_happens_over_the_bound_in_words(over: OverBound, word: str) -> Non
 
 
 CORRECTIONS = {
-    "The batch is scored with its first weights: π_prox. Each token is weighted by π_prox/μ, at most 2.": (
+    "π_prox is the policy with the batch's first weights. Each token is weighted by π_prox/μ, at most 2.": (
         CorrectionConfig()
     ),
-    "The batch is scored with its first weights: π_prox. Tokens are not weighted.": (
+    "π_prox is the policy with the batch's first weights. Tokens are not weighted.": (
         CorrectionConfig(weighting=Weighting.off)
     ),
-    "μ stands for π_prox: no scoring pass. Each token is weighted by the product of π/μ over its sequence, held in "
+    "μ stands for π_prox. Each token is weighted by the product of π/μ over its sequence, held in "
     "[0.5, 3].": (
         CorrectionConfig(
             proximal=Proximal.rollout, level=RatioLevel.sequence, weighting=Weighting.truncated, floor=0.5, cap=3.0
         )
     ),
-    "π_prox lies between μ and π, by staleness: no scoring pass. Each token is weighted by the geometric mean of "
+    "π_prox is taken between μ and π, by staleness. Each token is weighted by the geometric mean of "
     "π_prox/μ over its sequence, and by 0 where that is outside of [0.5, 5].": (
         CorrectionConfig(
             proximal=Proximal.log_linear, level=RatioLevel.geometric, weighting=Weighting.masked, floor=0.5, cap=5.0
         )
     ),
-    "The batch is scored with its first weights: π_prox. Tokens are not weighted. Only what passes seq_mean_k3:0.01 "
+    "π_prox is the policy with the batch's first weights. Tokens are not weighted. Only what passes seq_mean_k3:0.01 "
     "and token_k1:2 trains. A token whose ratio is below 0.0001 rejects its trajectory.": (
         CorrectionConfig(weighting=Weighting.off, reject=["seq_mean_k3:0.01", "token_k1:2"], veto=1e-4)
     ),
-    "The batch is scored with its first weights: π_prox. Each token is weighted by π_prox/μ, at most 4. Trajectories "
+    "π_prox is the policy with the batch's first weights. Each token is weighted by π_prox/μ, at most 4. Trajectories "
     "scored in time have two ratios: engine mismatch, at most 2, and staleness, at most 2.": (
         CorrectionConfig(cap=4.0, score_on_arrival=True)
     ),
