@@ -215,8 +215,8 @@ class CorrectionConfig:
     proximal: Proximal = option(
         Proximal.recompute,
         "π_prox: `recompute` it with the batch's first weights (decoupled PPO), take the `rollout` log-probabilities "
-        "(bypass), or interpolate `log_linear` between μ and π by staleness. No batch is scored for the last two, nor for "
-        "the first with one step a batch, unless rejection, `normalize`, an estimator or a KL in the reward needs it.",
+        "(bypass), or interpolate `log_linear` between μ and π by staleness. The last two score nothing, nor does the "
+        "first with one step a batch, unless rejection, `normalize`, an estimator or a KL in the reward asks for it.",
     )
     level: RatioLevel = option(
         RatioLevel.token,
