@@ -14,7 +14,7 @@ from verl.workers.config import ActorConfig
 
 from async_rl.config.objective import AdvantageConfig, Estimator, KLConfig, LossConfig
 from correction.correction import Correction, correct
-from correction.masked import masked_share
+from correction.masked import count
 from correction.rejection import Criterion, CriterionLevel, Statistic
 from correction.verl_metrics import verl_metrics
 from correction.weights import Truncated
@@ -111,11 +111,16 @@ def ppo_loss(batch: Batch) -> Contest:
     config = LossConfig(clip_low=0.2, clip_high=0.2, clip_dual=3.0)
     peer_config = ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1)
 
+    def take_gradient() -> Tensor:
+        # Not left to the next call, where it would be there already.
+        gradient, logprobs.grad = present(logprobs.grad), None
+        return gradient
+
     def ours() -> Outputs:
-        logprobs.grad = None
+        totals = BatchTotals.of(batch.mask, 1.0)
         tokens = PolicyTokens(
             mask=batch.mask,
-            row_scales=token_mean(batch.mask, BatchTotals.of(batch.mask, 1.0)),
+            row_scales=token_mean(batch.mask, totals),
             advantages=batch.advantages,
             weights=batch.weights,
             proximal_logprobs=batch.proximal_logprobs,
@@ -124,15 +129,14 @@ def ppo_loss(batch: Batch) -> Contest:
         result.loss.backward()
         said = result.surrogate
         return {
-            "loss": result.loss,
-            "gradient": present(logprobs.grad),
-            "actor/pg_clipfrac": float(masked_share(said.clipped_low | said.clipped_high, batch.mask)),
-            "actor/pg_clipfrac_lower": float(masked_share(said.clipped_dual, batch.mask)),
-            "actor/ppo_kl": -float(result.log_ratio_sums.sum() / batch.mask.sum()),
+            "loss": result.loss.detach(),
+            "gradient": take_gradient(),
+            "actor/pg_clipfrac": float(count(said.clipped_low) + count(said.clipped_high)) / totals.num_tokens,
+            "actor/pg_clipfrac_lower": float(count(said.clipped_dual)) / totals.num_tokens,
+            "actor/ppo_kl": -float(result.log_ratio_sums.sum()) / totals.num_tokens,
         }
 
     def peer() -> Outputs:
-        logprobs.grad = None
         loss, metrics = core_algos.compute_policy_loss_vanilla(
             batch.proximal_logprobs,
             logprobs,
@@ -143,7 +147,7 @@ def ppo_loss(batch: Batch) -> Contest:
             batch.weights,
         )
         loss.backward()
-        return {"loss": loss, "gradient": present(logprobs.grad), **metrics}
+        return {"loss": loss.detach(), "gradient": take_gradient(), **metrics}
 
     return Contest(name="ppo_loss", ours=ours, peer=peer)
 
