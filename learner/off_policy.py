@@ -10,10 +10,9 @@ from torch import Tensor
 
 from async_rl.config.criterion import CriterionConfig, parse_criterion
 from async_rl.config.objective import CorrectionConfig, Proximal, Weighting
-from correction.correction import Corrected, Correction, correct
+from correction.correction import Corrected, Correction, correct, weigh_tokens
 from correction.decomposition import BehaviourScores
 from correction.proximal import log_linear_proximal
-from correction.ratios import LEVELS, log_difference, ratio
 from correction.rejection import Criterion, CriterionLevel, Statistic
 from correction.weights import OFF, Masked, Truncated
 from correction.weights import Weighting as TokenWeighting
@@ -49,11 +48,8 @@ class OffPolicy:
 
     def weights(self, logprobs: Tensor, rollout_logprobs: Tensor, staleness: Tensor, mask: Tensor) -> Tensor:
         """[N, T] weights of some rows, without rejection and normaliser, which need the whole batch."""
-        assert not self._correction.normalize
         numerator = self._numerator(logprobs, rollout_logprobs, staleness, mask)
-        differences = log_difference(numerator, rollout_logprobs, mask)
-        ratios = ratio(LEVELS[self._correction.level](differences, mask))
-        return self._correction.weighting.weigh(ratios, mask).weights
+        return weigh_tokens(numerator, rollout_logprobs, mask, self._correction).weights
 
     def proximal(
         self, start: Tensor, rollout_logprobs: Tensor, staleness: Tensor, mask: Tensor, *, now: Tensor

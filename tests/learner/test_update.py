@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from async_rl.config import criterion
 from async_rl.config.objective import (
     AdvantageConfig,
     Aggregation,
@@ -25,6 +26,8 @@ from async_rl.config.objective import (
 )
 from async_rl.config.schema import GenerationConfig, LearnerConfig, RunConfig
 from async_rl.protocol import Batch
+from correction import rejection
+from correction.ratios import LEVELS
 from learner.advantages.table import ADVANTAGES
 from learner.batch import TrainingBatch
 from learner.kl_controller import KL_CONTROLLERS
@@ -107,6 +110,9 @@ def test_every_choice_of_the_config_has_its_function() -> None:
     assert {*AGGREGATIONS, "auto"} == set(Aggregation)
     assert {*KL_ESTIMATORS, "full"} == set(KLEstimator)
     assert set(KL_CONTROLLERS) == set(KLController)
+    assert set(LEVELS) == set(RatioLevel)
+    assert list(rejection.CriterionLevel) == list(criterion.CriterionLevel)
+    assert list(rejection.Statistic) == list(criterion.Statistic)
 
 
 def test_the_gradient_of_one_step_is_the_one_worked_out_by_hand() -> None:
