@@ -75,8 +75,7 @@ CORRECTIONS = {
     "π_prox is the policy with the batch's first weights. Tokens are not weighted.": (
         CorrectionConfig(weighting=Weighting.off)
     ),
-    "μ stands for π_prox. Each token is weighted by the product of π/μ over its sequence, held in "
-    "[0.5, 3].": (
+    "μ stands for π_prox. Each token is weighted by the product of π/μ over its sequence, held in [0.5, 3].": (
         CorrectionConfig(
             proximal=Proximal.rollout, level=RatioLevel.sequence, weighting=Weighting.truncated, floor=0.5, cap=3.0
         )
