@@ -111,8 +111,8 @@ def test_every_choice_of_the_config_has_its_function() -> None:
     assert {*KL_ESTIMATORS, "full"} == set(KLEstimator)
     assert set(KL_CONTROLLERS) == set(KLController)
     assert set(LEVELS) == set(RatioLevel)
-    assert list(rejection.CriterionLevel) == list(criterion.CriterionLevel)
-    assert list(rejection.Statistic) == list(criterion.Statistic)
+    assert [level.value for level in rejection.CriterionLevel] == [level.value for level in criterion.CriterionLevel]
+    assert [kind.value for kind in rejection.Statistic] == [kind.value for kind in criterion.Statistic]
 
 
 def test_the_gradient_of_one_step_is_the_one_worked_out_by_hand() -> None:
