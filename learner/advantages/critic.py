@@ -6,13 +6,17 @@ turns) are skipped: what follows a token is the next one that trains.
 Legend: N sequences, T tokens; V a value, r a reward.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
 from async_rl.config.objective import AdvantageConfig
 from correction.compaction import Compaction
+from correction.ratios import at_least_float32
 from correction.recurrence import reverse_scan_
 from correction.row_chunks import row_chunks
+from correction.selection import keep_
 from correction.vtrace import vtrace as vtrace_targets
 from learner.advantages.inputs import AdvantageInputs, Advantages
 from learner.advantages.whitening import whiten_
@@ -36,9 +40,10 @@ def gae(inputs: AdvantageInputs, config: AdvantageConfig) -> Advantages:
 
 @torch.no_grad()
 def vtrace(inputs: AdvantageInputs, config: AdvantageConfig) -> Advantages:
-    """Advantages and critic's targets of `correction.vtrace`, with ρ̄ for the policy's ρ̄, too.
+    """Advantages and critic's targets of `correction.vtrace`, with ρ̄ for the policy's ρ̄, too; whitened.
 
-    The advantages have the importance weight in them, and are not whitened: their size is that of the rewards.
+    The advantages have the importance weight in them. What whitening takes away is a constant baseline b, so it goes
+    with the same weight: A − b·min(ρ̄, ρ), with the b that leaves the mean 0. With μ = π this is `gae`.
     """
     assert inputs.values is not None and inputs.log_rhos is not None, "vtrace needs values and log_rhos"
     result = vtrace_targets(
@@ -52,7 +57,26 @@ def vtrace(inputs: AdvantageInputs, config: AdvantageConfig) -> Advantages:
         pg_rho_cap=config.rho_cap,
         trace_lambda=config.trace_lambda,
     )
-    return Advantages(result.advantages, result.targets)
+    advantages = _less_constant_baseline(result.advantages, inputs, config.rho_cap)
+    return Advantages(whiten_(advantages, inputs.mask), result.targets)
+
+
+def _less_constant_baseline(advantages: Tensor, inputs: AdvantageInputs, rho_cap: float) -> Tensor:
+    """In place: advantages [N, T] of mean 0 over the mask."""
+    assert inputs.log_rhos is not None
+    total, total_weight = 0.0, 0.0
+    for rows in row_chunks(inputs.mask):
+        total += float(advantages[rows].sum(dtype=torch.float64))
+        total_weight += float(_weights(inputs.log_rhos[rows], inputs.mask[rows], rho_cap).sum(dtype=torch.float64))
+    baseline = total / total_weight if total_weight > 0 else 0.0
+    for rows in row_chunks(inputs.mask):
+        advantages[rows].sub_(_weights(inputs.log_rhos[rows], inputs.mask[rows], rho_cap), alpha=baseline)
+    return advantages
+
+
+def _weights(log_rhos: Tensor, mask: Tensor, rho_cap: float) -> Tensor:
+    """min(ρ̄, ρ) [N, T], 0 outside of the mask."""
+    return keep_(at_least_float32(log_rhos).clamp(max=math.log(rho_cap)).exp_(), mask)
 
 
 @torch.no_grad()
