@@ -17,6 +17,7 @@ from correction.correction import Correction, correct
 from correction.masked import count
 from correction.rejection import Criterion, CriterionLevel, Statistic
 from correction.verl_metrics import verl_metrics
+from correction.vtrace import vtrace as v_trace
 from correction.weights import Truncated
 from learner.advantages.inputs import AdvantageInputs, Advantages
 from learner.advantages.table import ADVANTAGES
@@ -154,7 +155,6 @@ def ppo_loss(batch: Batch) -> Contest:
 
 def vtrace(batch: Batch) -> Contest:
     """Against torchrl's, which knows no mask: it gets the holes closed, and episodes that end where rows do."""
-    config = AdvantageConfig(estimator=Estimator.vtrace, gamma=GAMMA)
     log_rhos = batch.proximal_logprobs - batch.rollout_logprobs
     order = batch.mask.byte().argsort(dim=1, descending=True, stable=True)
     places = torch.arange(batch.mask.shape[1])
@@ -164,8 +164,8 @@ def vtrace(batch: Batch) -> Contest:
     next_values = torch.cat([values[:, 1:], torch.zeros_like(values[:, :1])], 1)
 
     def ours() -> Outputs:
-        advantages, targets = estimate(batch, config, values=batch.values, log_rhos=log_rhos)
-        return {"advantages": advantages, "targets": present(targets)}
+        result = v_trace(log_rhos, batch.rewards, batch.values, discounts=GAMMA, mask=batch.mask)
+        return {"advantages": result.advantages, "targets": result.targets}
 
     def peer() -> Outputs:
         advantages, targets = vtrace_advantage_estimate(

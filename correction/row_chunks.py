@@ -18,10 +18,9 @@ for more."""
 LARGE_CHUNK_ELEMENTS = 1 << 20
 """In float32 4 MiB, for two or three operations: a third-level cache is near enough to them."""
 
-HUGE_BYTES = 1 << 22
-"""Two huge pages of the usual 2 MiB. Blocks of this size malloc may keep for the next that asks, or give back to the
-system and take anew: which of them depends on all that the process has done before."""
-
+HUGE_BYTES = 1 << 23
+"""Four huge pages of the usual 2 MiB. Blocks of this size malloc may keep for the next that asks, or give back to the
+system and take anew: which of them depends on all that the process has done before. Smaller ones it keeps."""
 
 REUSED_BYTES = 1 << 22
 """Temporaries of a piece are smaller, also as int64."""
