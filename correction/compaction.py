@@ -11,8 +11,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from correction.masked import count, zero_outside
 from correction.ratios import at_least_float32
-from correction.selection import count_in_row, keep
 
 
 class Compaction:
@@ -54,7 +54,7 @@ class Compaction:
     def ends(self) -> Tensor:
         """[N] int64: the place after the last token that trains, 0 in a row without any."""
         if self._slots is not None:
-            return count_in_row(self._mask).long()
+            return count(self._mask, -1).long()
         width = self._mask.shape[1]
         places = torch.arange(1, width + 1, device=self._mask.device)
         return (self._mask * places).amax(1) if width else places.new_zeros(len(self._mask))
@@ -64,7 +64,7 @@ class Compaction:
         float32 or wider."""
         values = at_least_float32(values.detach())
         if self._slots is None:
-            return keep(values, self._mask)
+            return zero_outside(values, self._mask)
         num_rows, width = values.shape
         packed = values.new_zeros(num_rows, width + 1).scatter_(1, self._slots, values)
         return packed[:, 1:]
@@ -77,6 +77,6 @@ class Compaction:
             out: where the result goes, [N, T]; not `packed`.
         """
         if self._slots is None:
-            return keep(packed, self._mask, out=out)
+            return zero_outside(packed, self._mask, out=out)
         # What the mask hides reads the 0 in front.
         return torch.gather(torch.nn.functional.pad(packed, (1, 0)), 1, self._slots, out=out)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from correction.batch_memory import empty_batch
 from correction.decomposition import BehaviourScores, Decomposition, FactorTables
 from correction.diagnostics import Diagnostics
 from correction.gap import GapRows, summarize_gap
@@ -28,7 +29,6 @@ from correction.rejection_report import (
     summarize_criterion,
     summarize_rejection,
 )
-from correction.row_chunks import empty_batch
 from correction.rows import SequenceTable, TokenRows, token_chunks
 from correction.weight_report import WeightReport, WeightRows, summarize_weights
 from correction.weights import OFF, SMALLEST_MEAN, TokenWeights, Weighting

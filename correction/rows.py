@@ -16,15 +16,12 @@ from torch import Tensor
 
 from correction.masked import zero_outside
 from correction.ratios import at_least_float32, clamp_log
-from correction.row_chunks import row_chunks
-
-TOKENS_AT_ONCE = 1 << 16
-"""In float32 256 KiB a tensor: of smaller chunks, what an operation costs by itself would count for more."""
+from correction.row_chunks import SMALL_CHUNK_ELEMENTS, row_chunks
 
 
 def token_chunks(mask: Tensor) -> Iterator[slice]:
     """The rows of a batch [N, T], as many at a time as one chunk of `TokenRows` may hold."""
-    return row_chunks(mask, TOKENS_AT_ONCE)
+    return row_chunks(mask, SMALL_CHUNK_ELEMENTS)
 
 
 class SequenceTable:
@@ -83,8 +80,9 @@ class TokenRows:
     def of(cls, numerator: Tensor, denominator: Tensor, mask: Tensor) -> Self:
         """Of log p and log q [n, T], whatever stands outside of the mask [n, T] bool."""
         log_p, log_q = at_least_float32(numerator), at_least_float32(denominator)
-        indicator = mask.to(torch.promote_types(log_p.dtype, log_q.dtype))
-        log_p, log_q = _choose(log_p, mask, indicator), _choose(log_q, mask, indicator)
+        dtype = torch.promote_types(log_p.dtype, log_q.dtype)
+        log_p, log_q = zero_outside(log_p.to(dtype), mask), zero_outside(log_q.to(dtype), mask)
+        indicator = mask.to(dtype)
         num_tokens = indicator.sum(-1)
         differences = log_p - log_q
         log_ratios = clamp_log(differences)
@@ -136,8 +134,3 @@ class TokenRows:
         if values.shape[-1] == 0:
             return torch.zeros_like(self.num_tokens)
         return (values - self.exclusion).amax(-1).where(self.num_tokens > 0, 0.0)
-
-
-def _choose(values: Tensor, mask: Tensor, indicator: Tensor) -> Tensor:
-    # A product is many times faster than a selection, and as good where there is no NaN and no infinity to keep out.
-    return values * indicator if bool(values.sum().isfinite()) else zero_outside(values.to(indicator.dtype), mask)

@@ -18,10 +18,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from correction.batch_memory import empty_batch
 from correction.compaction import Compaction
 from correction.ratios import at_least_float32
 from correction.recurrence import reverse_scan_
-from correction.row_chunks import empty_batch, row_chunks
+from correction.row_chunks import row_chunks
 
 
 class VTrace(NamedTuple):
@@ -93,7 +94,7 @@ class _Steps(NamedTuple):
 
 
 def _solve(steps: _Steps, tokens: Compaction, caps: _Caps, out: VTrace) -> None:
-    """Fills `out` for a piece of the rows; what it needs on the way is gone with it."""
+    """Fills `out` for a few rows; what it needs on the way is gone with it."""
     values = tokens.pack(steps.values)
     next_values = following = _following(values)
     if steps.next_values is not None:

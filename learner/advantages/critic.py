@@ -13,10 +13,10 @@ from torch import Tensor
 
 from async_rl.config.objective import AdvantageConfig
 from correction.compaction import Compaction
+from correction.masked import zero_outside_
 from correction.ratios import at_least_float32
 from correction.recurrence import reverse_scan_
 from correction.row_chunks import row_chunks
-from correction.selection import keep_
 from correction.vtrace import vtrace as vtrace_targets
 from learner.advantages.inputs import AdvantageInputs, Advantages
 from learner.advantages.whitening import whiten_
@@ -76,7 +76,7 @@ def _less_constant_baseline(advantages: Tensor, inputs: AdvantageInputs, rho_cap
 
 def _weights(log_rhos: Tensor, mask: Tensor, rho_cap: float) -> Tensor:
     """min(ρ̄, ρ) [N, T], 0 outside of the mask."""
-    return keep_(at_least_float32(log_rhos).clamp(max=math.log(rho_cap)).exp_(), mask)
+    return zero_outside_(at_least_float32(log_rhos).clamp(max=math.log(rho_cap)).exp_(), mask)
 
 
 @torch.no_grad()

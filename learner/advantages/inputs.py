@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from async_rl.config.objective import AdvantageConfig
+from correction.batch_memory import empty_batch
+from correction.masked import any_in_row, count, sum_in_row, zero_outside
 from correction.ratios import at_least_float32
-from correction.row_chunks import LARGE_CHUNK_ELEMENTS, empty_batch, row_chunks
-from correction.selection import any_in_row, count_in_row, keep, sum_in_row
+from correction.row_chunks import LARGE_CHUNK_ELEMENTS, row_chunks
 
 
 class Need(StrEnum):
@@ -91,7 +92,7 @@ class AdvantageInputs:
     @cached_property
     def lengths(self) -> Tensor:
         """[N] float64: how many tokens of each row train."""
-        return count_in_row(self.mask).double()
+        return count(self.mask, -1).double()
 
     @cached_property
     def scores(self) -> Tensor:
@@ -106,7 +107,7 @@ class AdvantageInputs:
         """[N] → [N, T]: every token has its trajectory's advantage, 0 outside of the mask."""
         spread, row_values = self.empty(), advantages.to(self.dtype)[:, None].expand(self.mask.shape)
         for rows in row_chunks(self.mask, LARGE_CHUNK_ELEMENTS):
-            keep(row_values[rows], self.mask[rows], out=spread[rows])
+            zero_outside(row_values[rows], self.mask[rows], out=spread[rows])
         return spread
 
 

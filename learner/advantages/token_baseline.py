@@ -17,9 +17,9 @@ from torch import Tensor
 
 from async_rl.config.objective import AdvantageConfig
 from correction.compaction import Compaction
+from correction.masked import zero_outside_
 from correction.recurrence import reverse_scan_
 from correction.row_chunks import row_chunks
-from correction.selection import keep_
 from learner.advantages.groups import Groups
 from learner.advantages.inputs import AdvantageInputs, Advantages
 
@@ -73,19 +73,19 @@ def _baselined(inputs: AdvantageInputs, layout: Callable[[Tensor], Compaction], 
     places = torch.arange(width, device=inputs.mask.device)
     for rows in row_chunks(inputs.mask):
         tokens = layout(inputs.mask[rows])
-        baseline = keep_(baselines[groups.index[rows]], places < baseline_ends[rows, None])
+        baseline = zero_outside_(baselines[groups.index[rows]], places < baseline_ends[rows, None])
         torch.sub(returns[rows], tokens.unpack(baseline), out=advantages[rows])
     return Advantages(advantages, returns)
 
 
 def _energy(inputs: AdvantageInputs, tokens: Compaction, rows: slice) -> Tensor:
-    """W of a piece of rows, in the layout of `tokens`; 0 where no token is."""
+    """W of a few rows, in the layout of `tokens`; 0 where no token is."""
     assert inputs.proximal_logprobs is not None and inputs.sum_pi_squared is not None, "needs the policy's scores"
     energy = tokens.pack(inputs.sum_pi_squared[rows])
     energy.add_(1).sub_(tokens.pack(inputs.proximal_logprobs[rows]).exp_(), alpha=2)
     if inputs.weights is not None:
         energy.mul_(tokens.pack(inputs.weights[rows]).square_())
-    return keep_(keep_(energy, tokens.packed_mask).cumsum(1), tokens.packed_mask)
+    return zero_outside_(zero_outside_(energy, tokens.packed_mask).cumsum(1), tokens.packed_mask)
 
 
 def _baseline_ends(groups: Groups, ends: Tensor, zero_tail: bool, width: int) -> Tensor:

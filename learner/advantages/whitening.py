@@ -11,9 +11,10 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from correction.batch_memory import empty_batch
+from correction.masked import count, zero_outside, zero_outside_
 from correction.ratios import at_least_float32
-from correction.row_chunks import empty_batch, row_chunks
-from correction.selection import count_in_row, keep, keep_
+from correction.row_chunks import row_chunks
 
 EPS = 1e-8
 """Added to the variance."""
@@ -58,10 +59,10 @@ class RowMoments(NamedTuple):
     @classmethod
     def of(cls, values: Tensor, mask: Tensor) -> Self:
         """Of values [N, T] that are 0 outside of the mask [N, T] bool."""
-        counts = count_in_row(mask).double()
+        counts = count(mask, -1).double()
         # In double precision a mean of equal float32 is that number, and the square of any of them stays in range.
         means = values.sum(1, dtype=torch.float64) / counts.clamp(min=1)
-        deviations = keep_(values - means.to(values.dtype)[:, None], mask).double()
+        deviations = zero_outside_(values - means.to(values.dtype)[:, None], mask).double()
         return cls(counts, means, deviations.square_().sum(1))
 
     @classmethod
@@ -80,9 +81,9 @@ def _whiten(values: Tensor, mask: Tensor, out: Tensor, shift_mean: bool) -> Tens
     moments = []
     for rows in row_chunks(mask):
         if out is values:
-            kept = keep_(values[rows], mask[rows])
+            kept = zero_outside_(values[rows], mask[rows])
         else:
-            kept = keep(at_least_float32(values[rows]), mask[rows], out=out[rows])
+            kept = zero_outside(at_least_float32(values[rows]), mask[rows], out=out[rows])
         moments.append(RowMoments.of(kept, mask[rows]))
     whole = RowMoments.pool(moments)
     scale = (whole.variance + EPS) ** -0.5
@@ -90,5 +91,5 @@ def _whiten(values: Tensor, mask: Tensor, out: Tensor, shift_mean: bool) -> Tens
         whitened = out[rows].sub_(whole.mean).mul_(scale)
         if not shift_mean:
             whitened.add_(whole.mean)
-        keep_(whitened, mask[rows])
+        zero_outside_(whitened, mask[rows])
     return out

@@ -1,10 +1,10 @@
 """A loss over rows, evaluated and differentiated a few rows at a time.
 
-A loss of many small operations keeps a dozen tensors of the batch's size for its backward pass, and reads memory
-once for each. Piece by piece everything stays in cache, and only the gradient is kept. Owns that walk. Must not
-know any loss, but that each row's part depends on that row alone.
+A loss of many small operations keeps a dozen tensors for its backward pass. Of a few rows they stay in a core's cache,
+and of the batch only the gradient is kept. Owns that walk. Must not know any loss, but that each row's part depends on
+that row alone.
 
-Legend: N rows, n rows of a piece.
+Legend: N rows, n rows of a chunk.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from correction.row_chunks import empty_batch, row_chunks
-
-PIECE_ELEMENTS = 1 << 16
-"""Fewer than of a formula without gradient: a loss keeps a dozen tensors of a piece for its backward pass."""
+from correction.batch_memory import empty_batch
+from correction.row_chunks import SMALL_CHUNK_ELEMENTS, row_chunks
 
 
 class RowsLoss(NamedTuple):
@@ -48,7 +46,7 @@ def loss_by_rows(function: RowsFunction, inputs: Sequence[Tensor | None]) -> Row
     gradients = [empty_batch(x, x.dtype) for x, wants in zip(inputs, wanted, strict=True) if wants and x is not None]
     total = torch.zeros((), dtype=torch.float64, device=first.device)
     reports: list[Tensor] = []
-    for rows in row_chunks(first, PIECE_ELEMENTS):
+    for rows in row_chunks(first, SMALL_CHUNK_ELEMENTS):
         leaves = [
             None if x is None else x.detach()[rows].requires_grad_(wants)
             for x, wants in zip(inputs, wanted, strict=True)
@@ -69,11 +67,11 @@ def loss_by_rows(function: RowsFunction, inputs: Sequence[Tensor | None]) -> Row
     return RowsLoss(total, tuple(reports))
 
 
-def _whole(piece: Tensor, batch: Tensor) -> Tensor:
-    """Memory for all rows [N, …] of what a piece [n, …] is of some."""
-    if piece.shape[1:] == batch.shape[1:]:
-        return empty_batch(batch, piece.dtype)
-    return piece.new_empty((len(batch), *piece.shape[1:]))
+def _whole(chunk: Tensor, batch: Tensor) -> Tensor:
+    """Memory for all rows [N, …] of what a chunk [n, …] is of some."""
+    if chunk.shape[1:] == batch.shape[1:]:
+        return empty_batch(batch, chunk.dtype)
+    return chunk.new_empty((len(batch), *chunk.shape[1:]))
 
 
 class _WithGradients(torch.autograd.Function):

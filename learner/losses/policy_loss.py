@@ -6,7 +6,7 @@ over the tokens that train. The row scales come from an aggregation over the who
 losses just add up and no split of a mini-batch changes loss or gradient. Owns this sum. Pure: sees the tensors of one
 micro-batch, never a model or a batch. The parts are small functions in tables: `table`, `aggregation`, `kl`.
 
-Legend: N sequences (one a row), T response positions; n rows of a piece. Outside of the mask stands no data: it may
+Legend: N sequences (one a row), T response positions; n rows of a chunk. Outside of the mask stands no data: it may
 be NaN, and reaches neither result nor gradient.
 """
 

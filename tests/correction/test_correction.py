@@ -113,7 +113,7 @@ def test_what_stands_outside_of_the_mask_does_not_matter(batch: Batch, wanted: C
 def test_the_size_of_chunks_does_not_matter(batch: Batch, wanted: Correction, size: int) -> None:
     whole = correct(*tensors(batch), wanted)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(correction.rows, "TOKENS_AT_ONCE", size)
+        patch.setattr(correction.rows, "SMALL_CHUNK_ELEMENTS", size)
         chunked = correct(*tensors(batch), wanted)
     assert all(torch.equal(a, b) for a, b in zip(tensors_of(whole), tensors_of(chunked), strict=True))
     assert whole.diagnostics == chunked.diagnostics

@@ -1,4 +1,4 @@
-"""Masked reductions: what a mask hides never leaks, and nothing reduces to 0."""
+"""Masks: what they hide never leaks, and nothing reduces to 0."""
 
 import math
 
@@ -7,7 +7,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from correction.masked import count, masked_max, masked_mean, masked_min, masked_share, masked_sum, zero_outside
+from correction.masked import (
+    any_in_row,
+    count,
+    masked_max,
+    masked_mean,
+    masked_min,
+    masked_share,
+    masked_sum,
+    sum_in_row,
+    zero_outside,
+    zero_outside_,
+)
+from correction.row_chunks import LARGE_CHUNK_ELEMENTS
 
 POISON = (math.nan, math.inf, -math.inf)
 
@@ -51,6 +63,29 @@ def test_an_empty_mask_reduces_to_zero() -> None:
     assert masked_share(torch.tensor([True, True]), mask) == 0
 
 
+VALUES = [[1.5, math.nan, -2.0, math.inf], [-math.inf, -0.5, math.nan, 3e4]]
+MASK = torch.tensor([[True, False, True, False], [False, True, False, True]])
+KEPT = [[1.5, 0.0, -2.0, 0.0], [0.0, -0.5, 0.0, 3e4]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_selection_is_the_same_anew_elsewhere_and_in_place(dtype: torch.dtype) -> None:
+    values, out = torch.tensor(VALUES, dtype=dtype), torch.full((2, 4), math.nan, dtype=dtype)
+    assert zero_outside(values, MASK).tolist() == KEPT
+    assert zero_outside(values, MASK, out=out).data_ptr() == out.data_ptr() and out.tolist() == KEPT
+    assert zero_outside_(values, MASK) is values and values.tolist() == KEPT
+
+
+def test_what_is_not_finite_inside_of_the_mask_stays() -> None:
+    kept = zero_outside(torch.tensor([[math.nan, math.inf]]), torch.tensor([[True, True]]))
+    assert kept[0, 0].isnan() and kept[0, 1].isinf()
+
+
+def test_one_number_may_stand_for_a_whole_row() -> None:
+    rows = torch.tensor([[1.0], [2.0]]).expand(2, 4)
+    assert zero_outside(rows, MASK).tolist() == [[1.0, 0.0, 1.0, 0.0], [0.0, 2.0, 0.0, 2.0]]
+
+
 def test_masked_values_have_no_gradient() -> None:
     values = torch.tensor([1.0, math.nan, math.inf], requires_grad=True)
     mask = torch.tensor([True, False, False])
@@ -59,11 +94,26 @@ def test_masked_values_have_no_gradient() -> None:
     assert values.grad.tolist() == [pytest.approx(math.e), 0.0, 0.0]
 
 
+def test_a_sum_in_rows_is_of_all_rows_however_many_at_a_time() -> None:
+    num_rows = 2 * LARGE_CHUNK_ELEMENTS // 1000 + 7
+    values = torch.full((num_rows, 1000), math.nan)
+    mask = torch.zeros(num_rows, 1000, dtype=torch.bool)
+    values[:, 5], values[:, 8], mask[:, 5], mask[:, 8] = torch.arange(float(num_rows)), 0.5, True, True
+    assert torch.equal(sum_in_row(values, mask), torch.arange(float(num_rows)) + 0.5)
+    assert sum_in_row(torch.zeros(2, 0), torch.zeros(2, 0, dtype=torch.bool)).tolist() == [0.0, 0.0]
+
+
+def test_a_row_has_any_position_or_none() -> None:
+    assert any_in_row(torch.tensor([[False, False], [False, True], [True, True]])).tolist() == [False, True, True]
+    assert any_in_row(torch.zeros(2, 0, dtype=torch.bool)).tolist() == [False, False]
+
+
 def test_share_counts_within_the_mask() -> None:
     share = masked_share(torch.tensor([True, True, False, True]), torch.tensor([True, False, True, True]))
     assert float(share) == pytest.approx(2 / 3)
 
 
 def test_a_mask_must_be_boolean() -> None:
-    with pytest.raises(AssertionError):
-        zero_outside(torch.ones(2), torch.ones(2))
+    for select in (zero_outside, zero_outside_):
+        with pytest.raises(AssertionError):
+            select(torch.ones(2), torch.ones(2))
