@@ -72,7 +72,7 @@ def probability_gap(numerator: Tensor, denominator: Tensor, mask: Tensor) -> Pro
         num_tokens=int(num),
         max=float(masked_max(rows.largest, rows.num_tokens > 0)),
         mean=float(gap.mean),
-        std=float(torch.sqrt(gap.variance * num / (num - 1).clamp(min=1))),
+        std=float(gap.sample_variance(num).sqrt()),
         correlation=_correlation(rows),
     )
 

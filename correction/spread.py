@@ -9,7 +9,6 @@ Legend: N sequences.
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-import torch
 from torch import Tensor
 
 from correction.masked import masked_max, masked_mean, masked_min
@@ -39,6 +38,10 @@ class Moments(NamedTuple):
         mean = masked_mean(values, is_counted)
         return cls(mean, masked_mean((values - mean).square(), is_counted))
 
+    def sample_variance(self, num: Tensor) -> Tensor:
+        """With n − 1, where the moments are of `num` values; 0 of a single one."""
+        return self.variance * num / (num - 1).clamp(min=1)
+
     @property
     def std(self) -> float:
         """The population's."""
@@ -66,10 +69,10 @@ class Spread:
     @classmethod
     def of_sequences(cls, values: Tensor, is_counted: Tensor) -> Self:
         """Of one value a sequence [N] float64 where `is_counted` [N] bool; the sample's std (n − 1)."""
-        moments, num = Moments.of_sequences(values, is_counted), is_counted.sum()
+        moments = Moments.of_sequences(values, is_counted)
         return cls(
             mean=float(moments.mean),
-            std=float(torch.sqrt(moments.variance * num / (num - 1).clamp(min=1))),
+            std=float(moments.sample_variance(is_counted.sum()).sqrt()),
             min=float(masked_min(values, is_counted)),
             max=float(masked_max(values, is_counted)),
         )

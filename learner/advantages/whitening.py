@@ -1,12 +1,9 @@
 """Advantages of mean 0 and variance 1 over all trained tokens of the batch.
 
-Owns the moments of masked tokens. A single token is its own mean, so it becomes 0; none stays none.
+Owns the formula, over a few rows at a time. A single token is its own mean, so it becomes 0; none stays none.
 
-Legend: N sequences, T tokens.
+Legend: N sequences, T tokens; n sequences of a chunk.
 """
-
-from collections.abc import Sequence
-from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -15,6 +12,7 @@ from correction.batch_memory import empty_batch
 from correction.masked import count, zero_outside, zero_outside_
 from correction.ratios import at_least_float32
 from correction.row_chunks import row_chunks
+from correction.spread import Moments
 
 EPS = 1e-8
 """Added to the variance."""
@@ -39,57 +37,36 @@ def whiten_(values: Tensor, mask: Tensor, *, shift_mean: bool = True) -> Tensor:
     return _whiten(values, mask, values, shift_mean)
 
 
-class Moments(NamedTuple):
-    """Mean and (n − 1) variance over a mask; 0 where there is none."""
-
-    mean: float
-    variance: float
-
-
-class RowMoments(NamedTuple):
-    """Of rows of tokens, so that they pool without a loss of digits (Chan, Golub and LeVeque, 1983); float64."""
-
-    counts: Tensor
-    """[N]"""
-    means: Tensor
-    """[N]"""
-    squares: Tensor
-    """[N] Σ(x − the row's mean)²."""
-
-    @classmethod
-    def of(cls, values: Tensor, mask: Tensor) -> Self:
-        """Of values [N, T] that are 0 outside of the mask [N, T] bool."""
-        counts = count(mask, -1).double()
-        # In double precision a mean of equal float32 is that number, and the square of any of them stays in range.
-        means = values.sum(1, dtype=torch.float64) / counts.clamp(min=1)
-        deviations = zero_outside_(values - means.to(values.dtype)[:, None], mask).double()
-        return cls(counts, means, deviations.square_().sum(1))
-
-    @classmethod
-    def pool(cls, parts: Sequence[Self]) -> Moments:
-        """Of all tokens of all rows."""
-        counts, means, squares = (torch.cat(column) for column in zip(*parts, strict=True))
-        count = counts.sum()
-        mean = (counts * means).sum() / count.clamp(min=1)
-        square = squares.sum() + (counts * (means - mean).square()).sum()
-        return Moments(float(mean), float(square / (count - 1).clamp(min=1)))
-
-
 @torch.no_grad()
 def _whiten(values: Tensor, mask: Tensor, out: Tensor, shift_mean: bool) -> Tensor:
     assert values.shape == mask.shape and mask.dtype == torch.bool, (values.shape, mask.shape, mask.dtype)
-    moments = []
+    parts = []
     for rows in row_chunks(mask):
         if out is values:
             kept = zero_outside_(values[rows], mask[rows])
         else:
             kept = zero_outside(at_least_float32(values[rows]), mask[rows], out=out[rows])
-        moments.append(RowMoments.of(kept, mask[rows]))
-    whole = RowMoments.pool(moments)
-    scale = (whole.variance + EPS) ** -0.5
+        parts.append(_sum_rows(kept, mask[rows]))
+    num, means, scatters = torch.cat(parts, 1)
+    moments = Moments.merged(num, means, scatters)
+    mean, scale = float(moments.mean), float(moments.sample_variance(num.sum()) + EPS) ** -0.5
     for rows in row_chunks(mask):
-        whitened = out[rows].sub_(whole.mean).mul_(scale)
+        whitened = out[rows].sub_(mean).mul_(scale)
         if not shift_mean:
-            whitened.add_(whole.mean)
+            whitened.add_(mean)
         zero_outside_(whitened, mask[rows])
     return out
+
+
+def _sum_rows(values: Tensor, mask: Tensor) -> Tensor:
+    """[3, n] float64 what `Moments.merged` takes of n rows: numbers, means, sums of squared deviations from them.
+
+    Args:
+        values: [n, T], 0 outside of the mask.
+        mask: [n, T] bool.
+    """
+    num = count(mask, -1).double()
+    # In double precision a mean of equal float32 is that number, and the square of any of them stays in range.
+    means = values.sum(1, dtype=torch.float64) / num.clamp(min=1)
+    deviations = zero_outside_(values - means.to(values.dtype)[:, None], mask).double()
+    return torch.stack([num, means, deviations.square_().sum(1)])
