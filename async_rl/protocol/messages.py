@@ -153,7 +153,7 @@ class ArrivalRequest(Message, frozen=True, kw_only=True):
 
 
 class Arrival(Message, frozen=True, kw_only=True):
-    """A delivered group whose every token the learner's version sampled; it stays where the ledger has it."""
+    """A delivered group whose newest tokens the learner's version sampled; it stays where the ledger has it."""
 
     number: int
     """That of the request."""
