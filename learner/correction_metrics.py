@@ -10,6 +10,7 @@ from async_rl.protocol import Histogram
 from correction.buckets import POSITION_EDGES, STALENESS_EDGES, by_bucket
 from correction.correction import Corrected
 from correction.decomposition import DecompositionReport
+from correction.probability_gap import probability_gap
 from learner.histograms import count_bins
 
 IMPORTANCE_BINS = 40
@@ -41,6 +42,23 @@ def correction_metrics(corrected: Corrected) -> dict[str, float]:
         "mu_prox/log_perplexity_gap": gap.log_perplexity_gap.mean,
         "mu_prox/log_perplexity_gap_max": gap.log_perplexity_gap.max,
         **({} if said.decomposition is None else _decomposition(said.decomposition)),
+    }
+
+
+def probability_metrics(logprobs: Tensor, rollout_logprobs: Tensor, mask: Tensor) -> dict[str, float]:
+    """How far probabilities, not their logarithms, are apart: a broken pairing of engine and learner shows at a glance.
+
+    Args:
+        logprobs: [N, T] of the policy at the batch's start.
+        rollout_logprobs: [N, T] log μ.
+        mask: [N, T] bool.
+    """
+    gap = probability_gap(logprobs, rollout_logprobs, mask)
+    return {
+        "mu_prox/probability_max": gap.max,
+        "mu_prox/probability_mean": gap.mean,
+        "mu_prox/probability_std": gap.std,
+        "mu_prox/probability_correlation": gap.correlation,
     }
 
 

@@ -13,7 +13,12 @@ from torch import Tensor
 from async_rl.protocol import FinishReason, StepMetrics
 from correction.masked import masked_mean
 from learner.batch import TrainingBatch
-from learner.correction_metrics import bucket_metrics, correction_histograms, correction_metrics
+from learner.correction_metrics import (
+    bucket_metrics,
+    correction_histograms,
+    correction_metrics,
+    probability_metrics,
+)
 from learner.histograms import count_integers
 from learner.outcome import BatchScores, UpdateOutcome
 
@@ -30,11 +35,13 @@ def step_metrics(
         components: names of the batch's component rewards.
     """
     assert outcome.corrected is not None
+    start = outcome.logprobs if scores.models.logprobs is None else scores.models.logprobs
     scalars = {
         **_rewards(batch, scores, components),
         **_responses(batch),
         **_staleness(batch),
         **correction_metrics(outcome.corrected),
+        **probability_metrics(start, batch.rollout_logprobs, batch.mask),
         **bucket_metrics(outcome.corrected, batch.staleness),
         **_advantages(scores),
         **_losses(outcome),

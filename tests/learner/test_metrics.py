@@ -76,6 +76,11 @@ def test_the_gap_of_engine_and_learner_is_that_of_their_log_probabilities() -> N
     gaps = torch.stack([-1.0 - log_p[last, token] for last, token in pairs])
     assert metrics.scalars["mu_prox/max_abs"] == pytest.approx(float(gaps.abs().max()), rel=1e-5)
     assert metrics.scalars["mu_prox/k1"] == pytest.approx(float(gaps.mean()), rel=1e-5)
+    apart = (gaps.neg().add(-1).exp() - math.exp(-1)).abs()
+    assert metrics.scalars["mu_prox/probability_max"] == pytest.approx(float(apart.max()), rel=1e-4)
+    assert metrics.scalars["mu_prox/probability_mean"] == pytest.approx(float(apart.mean()), rel=1e-4)
+    assert metrics.scalars["mu_prox/probability_std"] == pytest.approx(float(apart.std()), rel=1e-4)
+    assert metrics.scalars["mu_prox/probability_correlation"] == 0, "μ is the same for all"
     weights = (-gaps).exp().clamp(max=2.0)
     assert metrics.scalars["importance/mean"] == pytest.approx(float(weights.mean()), rel=1e-5)
     ess = float(weights.sum().square() / (8 * weights.square().sum()))
