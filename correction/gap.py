@@ -9,12 +9,11 @@ Legend: N sequences, T tokens; M sequences that have a token in the mask; ρ = p
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from correction.masked import masked_max, masked_mean
 from correction.ratios import LOG_RATIO_BOUND, clamp_log
-from correction.rows import SequenceTable, TokenRows, token_chunks
+from correction.rows import TokenRows
 from correction.spread import Moments, Spread
 
 
@@ -81,22 +80,6 @@ class GapRows(NamedTuple):
             growth_scatter=rows.scatter(rows.growth, growth),
             largest=rows.peak(rows.log_differences.abs()),
         )
-
-
-@torch.no_grad()
-def policy_gap(numerator: Tensor, denominator: Tensor, mask: Tensor) -> PolicyGap:
-    """Compares p and q on the tokens that q sampled.
-
-    Args:
-        numerator: [N, T] log p; in the loop π_prox.
-        denominator: [N, T] log q; in the loop μ.
-        mask: [N, T] bool.
-    """
-    assert numerator.shape == denominator.shape == mask.shape, (numerator.shape, denominator.shape, mask.shape)
-    table = SequenceTable(mask)
-    for where in token_chunks(mask):
-        table.put(where, GapRows.of(TokenRows.of(numerator[where], denominator[where], mask[where])))
-    return summarize_gap(GapRows(*table.columns))
 
 
 def summarize_gap(rows: GapRows) -> PolicyGap:

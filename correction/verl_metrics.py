@@ -23,11 +23,11 @@ def verl_metrics(corrected: Corrected, *, prefix: str = PREFIX) -> dict[str, flo
     diagnostics = corrected.diagnostics
     if diagnostics.gap.num_tokens == 0:
         return {}
-    metrics = gap_metrics(diagnostics.gap)
+    metrics = _gap_metrics(diagnostics.gap)
     if not isinstance(corrected.correction.weighting, Unweighted):
-        metrics |= weight_metrics(corrected)
+        metrics |= _weight_metrics(corrected)
     for criterion, report in zip(corrected.correction.criteria, diagnostics.criteria, strict=True):
-        metrics |= criterion_metrics(
+        metrics |= _criterion_metrics(
             report,
             is_token=criterion.level is CriterionLevel.token,
             is_signed=criterion.statistic is Statistic.k1,
@@ -40,7 +40,7 @@ def verl_metrics(corrected: Corrected, *, prefix: str = PREFIX) -> dict[str, flo
     return {prefix + name: value for name, value in metrics.items()}
 
 
-def gap_metrics(gap: PolicyGap) -> dict[str, float]:
+def _gap_metrics(gap: PolicyGap) -> dict[str, float]:
     """What verl always says of two policies, π_prox its training policy and μ its rollout's."""
     return {
         "kl": gap.k1,
@@ -59,7 +59,7 @@ def gap_metrics(gap: PolicyGap) -> dict[str, float]:
     }
 
 
-def weight_metrics(corrected: Corrected) -> dict[str, float]:
+def _weight_metrics(corrected: Corrected) -> dict[str, float]:
     """Of the weights before normalisation."""
     report = corrected.diagnostics.weights
     metrics = {
@@ -92,7 +92,7 @@ def _extremes(report: WeightReport, *, is_row_level: bool) -> dict[str, float]:
     return dict(zip(names, values, strict=True))
 
 
-def criterion_metrics(report: CriterionReport, *, is_token: bool, is_signed: bool) -> dict[str, float]:
+def _criterion_metrics(report: CriterionReport, *, is_token: bool, is_signed: bool) -> dict[str, float]:
     """Of one criterion; a low share of sequences stands only where a statistic can be too low."""
     own = {
         "mean": report.tokens.mean,

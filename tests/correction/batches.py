@@ -6,7 +6,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from correction.correction import Correction
+from correction.correction import Correction, correct
+from correction.gap import PolicyGap
 from correction.ratios import LEVELS
 from correction.rejection import Criterion, CriterionLevel, Statistic
 from correction.weights import OFF, Masked, Truncated
@@ -73,3 +74,8 @@ corrections = st.builds(
     criteria=criteria(),
     veto=st.sampled_from((0.0, 0.1, 0.5)),
 )
+
+
+def gap_of(numerator: Tensor, denominator: Tensor, mask: Tensor) -> PolicyGap:
+    """Of p from q, as a correction reports it."""
+    return correct(numerator, denominator, mask, Correction()).diagnostics.gap

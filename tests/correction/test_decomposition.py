@@ -10,9 +10,8 @@ from torch import Tensor
 
 from correction.correction import Correction, correct
 from correction.decomposition import BehaviourScores, DecompositionReport
-from correction.gap import policy_gap
 from correction.weights import OFF, Masked, Truncated
-from tests.correction.batches import batches, corrections, tensors
+from tests.correction.batches import batches, corrections, gap_of, tensors
 from tests.correction.plain import Batch
 
 CAPS = Correction(weighting=Truncated(cap=2.0), staleness_cap=3.0, mismatch_cap=1.5)
@@ -45,8 +44,8 @@ def test_the_factors_are_reported_apart() -> None:
     got = report(correct(prox, mu, ALL, CAPS, behaviour=behaviour).diagnostics.decomposition)
     assert got.scored_share == pytest.approx(2 / 3)
     assert (got.staleness_bounded_share, got.mismatch_bounded_share) == (0.5, 0.5)
-    assert got.staleness == policy_gap(prox, behaviour.logprobs, behaviour.scored)
-    assert got.mismatch == policy_gap(behaviour.logprobs, mu, behaviour.scored)
+    assert got.staleness == gap_of(prox, behaviour.logprobs, behaviour.scored)
+    assert got.mismatch == gap_of(behaviour.logprobs, mu, behaviour.scored)
     assert got.staleness.k1 == pytest.approx(-(math.log(4) + math.log(0.5)) / 2)
 
 

@@ -5,12 +5,11 @@ import math
 import pytest
 import torch
 
-from correction.gap import policy_gap
-from correction.probability_gap import probability_gap
+from tests.correction.batches import gap_of
 
 
 def test_the_largest_gap_is_not_clamped() -> None:
-    gap = policy_gap(torch.tensor([[-100.0, -1.25]]), torch.tensor([[-0.5, -1.0]]), torch.tensor([[True, True]]))
+    gap = gap_of(torch.tensor([[-100.0, -1.25]]), torch.tensor([[-0.5, -1.0]]), torch.tensor([[True, True]]))
     assert gap.max_abs == pytest.approx(99.5)
 
 
@@ -19,7 +18,7 @@ def test_policies_apart_by_less_than_float32_can_sum_are_still_told_apart() -> N
     noise = 1e-3 * torch.randn(8, 4096, generator=torch.Generator().manual_seed(0))
     prox = (mu + noise).float()
     x = (prox.double() - mu.double()).flatten()
-    gap = policy_gap(prox, mu, torch.ones_like(mu, dtype=torch.bool))
+    gap = gap_of(prox, mu, torch.ones_like(mu, dtype=torch.bool))
     assert gap.k1 == pytest.approx(float(-x.mean()), rel=1e-3)
     assert gap.k3 == pytest.approx(float((x.expm1() - x).mean()), rel=1e-4)
     assert gap.chi2_token == pytest.approx(float((2 * x).expm1().mean()), rel=1e-3)
@@ -28,7 +27,7 @@ def test_policies_apart_by_less_than_float32_can_sum_are_still_told_apart() -> N
 
 def test_ten_thousand_nats_are_a_number() -> None:
     prox, mu = torch.tensor([[-1e4, -1.0], [-1.0, -1e4]]), torch.tensor([[-1.0, -1e4], [-1.0, -1e4]])
-    gap = policy_gap(prox, mu, torch.ones(2, 2, dtype=torch.bool))
+    gap = gap_of(prox, mu, torch.ones(2, 2, dtype=torch.bool))
     assert gap.max_abs == pytest.approx(9999)
     assert gap.perplexity == pytest.approx(math.exp(20), rel=1e-6)
     assert all(math.isfinite(x) for x in (gap.k1, gap.k3, gap.chi2_token, gap.chi2_sequence, gap.perplexity_ratio))
@@ -36,19 +35,7 @@ def test_ten_thousand_nats_are_a_number() -> None:
 
 def test_a_sequence_without_tokens_has_no_perplexity() -> None:
     logprobs = torch.tensor([[-2.0, -2.0], [math.nan, math.nan]])
-    gap = policy_gap(logprobs, logprobs, logprobs.isfinite())
+    gap = gap_of(logprobs, logprobs, logprobs.isfinite())
     assert (gap.num_tokens, gap.num_sequences) == (2, 1)
     assert gap.perplexity == pytest.approx(math.exp(2))
     assert gap.log_perplexity == pytest.approx(2)
-
-
-def test_probabilities_that_are_the_same_correlate_and_have_no_gap() -> None:
-    logprobs = torch.tensor([[-0.1, -2.0, -0.7]])
-    gap = probability_gap(logprobs, logprobs, torch.ones(1, 3, dtype=torch.bool))
-    assert (gap.max, gap.mean, gap.std, gap.correlation) == pytest.approx((0, 0, 0, 1))
-
-
-def test_a_probability_that_does_not_vary_correlates_with_nothing() -> None:
-    same, other = torch.full((1, 3), -1.0), torch.tensor([[-0.1, -2.0, -0.7]])
-    assert probability_gap(same, other, torch.ones(1, 3, dtype=torch.bool)).correlation == 0
-    assert probability_gap(other[:, :1], other[:, :1], torch.ones(1, 1, dtype=torch.bool)).std == 0
