@@ -2,11 +2,11 @@
 
     python benchmarks/objectives.py [--holes] [--float-masks] [--samples 9] [--json FILE]
 
-Median time, peak memory beyond the inputs (results included, in tensors of the batch's size), and `ratio`, how many
-times as fast ours is; by function and shape, and its minimum over shapes by the function's name alone. Both sides get
-the same batch, verl with masks as its trainer has them, and what they give is compared before any time is taken. Makes
-the peers' environment the first time (benchmarks/.cache, 60 MB from PyPI). Exits 1 where results disagree, 2 where the
-environment cannot be made.
+Median time of the processor, peak memory beyond the inputs (results included, in tensors of the batch's size), and
+`ratio`, how many times as fast ours is; by function and shape, and its minimum over shapes by the function's name
+alone. Both sides get the same batch, verl with masks as its trainer has them, and what they give is compared before any
+time is taken. Makes the peers' environment the first time (benchmarks/.cache, 60 MB from PyPI). Exits 1 where results
+disagree, 2 where the environment cannot be made.
 """
 
 import sys
