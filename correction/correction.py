@@ -74,8 +74,6 @@ class Corrected:
     bounded: Tensor
     """[N, T] bool: the ratio is out of bounds, and the weight not the ratio: truncated, or 0 where the weighting
     drops."""
-    rejected_by: dict[str, Tensor]
-    """[N, T] bool by the name of a criterion (or `veto`): its tokens, of `given`."""
     diagnostics: Diagnostics
 
 
@@ -115,7 +113,6 @@ def correct(
         weights=weighing.weights,
         log_ratios=log_ratios,
         bounded=weighing.bounded,
-        rejected_by=rejecting.by_name(),
         diagnostics=Diagnostics(
             gap=summarize_gap(GapRows(*gaps.columns)),
             weights=weighing.finish(),
@@ -195,7 +192,6 @@ class _Rejecting:
         if correction.veto > 0:
             self._judges.append(Veto(ratio=correction.veto))
         self.mask = torch.empty_like(mask)
-        self._by = [torch.empty_like(mask) for _ in self._judges]
         self._found = [SequenceTable(mask) for _ in self._criteria]
         self._kept = [SequenceTable(mask) for _ in self._judges]
         self._kept_by_all = SequenceTable(mask)
@@ -208,16 +204,11 @@ class _Rejecting:
             # Spread over the tokens first: of truth values, that is four times faster than broadcasting.
             kept = rows.mask & keep.expand_as(rows.mask).contiguous()
             kept_by_all = kept_by_all & kept
-            torch.bitwise_xor(rows.mask, kept, out=self._by[index][where])
             self._kept[index].put(where, RejectionRows.of(rows, kept))
             if index < len(self._criteria):
                 self._found[index].put(where, sum_statistic(rows, self._criteria[index], statistic))
         self.mask[where] = kept_by_all
         self._kept_by_all.put(where, RejectionRows.of(rows, kept_by_all))
-
-    def by_name(self) -> dict[str, Tensor]:
-        """What each criterion, and the veto, rejected."""
-        return {judge.name: by for judge, by in zip(self._judges, self._by, strict=True)}
 
     def report_criteria(self) -> tuple[CriterionReport, ...]:
         """Of each criterion."""

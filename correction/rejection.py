@@ -66,10 +66,6 @@ class Judgement(NamedTuple):
 class Judge(Protocol):
     """Anything that can reject."""
 
-    @property
-    def name(self) -> str:
-        """How reports call it."""
-
     def judge(self, rows: TokenRows) -> Judgement:
         """Says what of a chunk may train."""
 
@@ -96,7 +92,7 @@ class Criterion:
 
     @property
     def name(self) -> str:
-        """As in `seq_mean_k3`."""
+        """How reports call it, as in `seq_mean_k3`."""
         return f"{self.level}_{self.statistic}"
 
     @property
@@ -141,11 +137,6 @@ class Veto:
 
     def __post_init__(self) -> None:
         assert 0 < self.ratio <= 1, self
-
-    @property
-    def name(self) -> str:
-        """`veto`"""
-        return "veto"
 
     def judge(self, rows: TokenRows) -> Judgement:
         """Looks for the least of each sequence's log-ratios, not clamped."""
