@@ -27,8 +27,8 @@ def token_chunks(mask: Tensor) -> Iterator[slice]:
 class SequenceTable:
     """What is summed of each sequence, chunk by chunk: columns [N] float64 for the fields of a record.
 
-    The records themselves, small tensors that outlive their chunk, would come to lie between its large ones, and no
-    place that is freed would be large enough for the next.
+    Copied out of each chunk at once: kept as they are, its small tensors would outlive it and lie between the places
+    that its large ones leave, so that those of the next chunk find none that fits and take new memory every time.
     """
 
     def __init__(self, mask: Tensor) -> None:

@@ -1,6 +1,7 @@
 """A rejection criterion as it is written in a config: `LEVEL_STATISTIC:BOUND`.
 
-Owns the grammar and its refusals. What a criterion does with log-ratios is the correction's business.
+Owns the grammar and its refusals. What a criterion does with log-ratios is the correction's business, which has the
+same words for itself: a config loads without torch, and the correction without a config.
 """
 
 import math
@@ -22,11 +23,14 @@ class CriterionLevel(StrEnum):
 
 
 class Statistic(StrEnum):
-    """Estimator of the distance of π_prox and μ at a token, x = log π_prox/μ: |x| as a ratio, x²/2, eˣ − 1 − x."""
+    """Estimator of the distance of π_prox and μ at a token, with x = log π_prox/μ."""
 
     k1 = "k1"
+    """−x; bounded by the ratio itself, eˣ, on both sides."""
     k2 = "k2"
+    """x²/2"""
     k3 = "k3"
+    """eˣ − 1 − x"""
 
 
 @dataclass(frozen=True, kw_only=True)
