@@ -24,6 +24,7 @@ from async_rl.data.tasks.sorting import Sorting
 from async_rl.data.tokenizer import save_character_tokenizer
 from async_rl.protocol import Batch, Sampling, Trajectory, TrajectoryGroup
 from async_rl.weights.shm import ShmWeightPublisher
+from generators.engine import Engine, Sample
 from generators.vllm_environment import prepare_for_vllm
 from learner.batch import TrainingBatch
 from learner.megatron.backend import MegatronBackend
@@ -98,10 +99,12 @@ async def batches(model: Path, roles: Roles, tmp_path_factory: pytest.TempPathFa
         publisher.close()
 
 
-async def sample_group(engine: "VllmEngine", number: int, answer: str) -> TrajectoryGroup:  # type: ignore[name-defined]  # noqa: F821
+async def sample_group(engine: Engine, number: int, answer: str) -> TrajectoryGroup:
     """Samples of one prompt, and the greedy answer's reward."""
     prompt = [1 + (number + n) % 10 for n in range(6)]
-    sampled = [trajectory(await engine.generate(f"{number}.{n}", prompt, Sampling(max_tokens=8))) for n in range(4)]
+    sampled = [
+        trajectory(await engine.generate(f"{number}.{n}", prompt, Sampling(max_tokens=8))) for n in range(GROUP_SIZE)
+    ]
     greedy = trajectory(await engine.generate(f"{number}.greedy", prompt, Sampling(max_tokens=8, temperature=0.0)))
     return TrajectoryGroup(
         group_id=number,
@@ -115,7 +118,7 @@ async def sample_group(engine: "VllmEngine", number: int, answer: str) -> Trajec
     )
 
 
-def trajectory(sample: "Sample") -> Trajectory:  # type: ignore[name-defined]  # noqa: F821
+def trajectory(sample: Sample) -> Trajectory:
     """With rewards that any model earns some of: tokens in order, and few of them."""
     rises = sum(a < b for a, b in zip(sample.token_ids, sample.token_ids[1:], strict=False)) / 8
     short = 1 - len(sample.token_ids) / 8
@@ -151,14 +154,14 @@ async def test_an_objective_trains(
 ) -> None:
     fixed = [f"model.path={model}", f"advantage.reward_components={COMPONENTS}".replace(" ", "")]
     config = load_run_config(CONFIGS / "quickstart.yaml", [*fixed, *options.split()])
-    assert roles.critic is not None
-    roles.policy.load(first_weights / "policy")
-    roles.critic.load(first_weights / "critic")
     own = Roles(
         policy=roles.policy,
         reference=roles.reference if config.kl.coef > 0 else None,
         critic=roles.critic if ScoringPlan.of(config).values else None,
     )
+    own.policy.load(first_weights / "policy")
+    if own.critic is not None:
+        own.critic.load(first_weights / "critic")
     updater = Updater(own, config)
     before = weights(roles.policy)
     for received in batches:
