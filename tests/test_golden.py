@@ -71,6 +71,7 @@ def test_all_of_the_shared_vectors_pass(capsys: pytest.CaptureFixture[str]) -> N
     printed = capsys.readouterr().out
     assert status == 0, printed
     assert re.search(rf"^(\d+) of \1 cases passed in {FOLDER}$", printed, re.MULTILINE), printed
+    assert {line.split()[0] for line in printed.splitlines()} >= ADAPTERS.keys(), "a kind without a case"
 
 
 def test_what_agrees_passes_with_a_line_a_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Criteria: which direction a bound holds in, what a level compares, and the veto's one side."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,8 +10,8 @@ from torch import Tensor
 from correction.correction import correct
 from correction.rejection import Criterion, CriterionLevel, Judge, Statistic, Veto
 from correction.rows import TokenRows
-from tests.correction.test_verl_metrics import correction_of
 from tests.golden import Golden, golden_differences
+from tests.golden.adapters.correction import correction_of
 
 INVERTED = [
     case
@@ -91,9 +92,11 @@ def test_a_hole_is_no_token_to_be_judged() -> None:
 @pytest.mark.parametrize("case", INVERTED, ids=repr)
 def test_where_verl_bounds_the_inverse_we_do_not_unless_asked_to(case: Golden) -> None:
     prox, mu, mask = case.input("logprobs"), case.input("rollout_logprobs"), case.input("mask")
-    right = correct(prox, mu, mask, correction_of(case.options)).mask
-    case.check("mask", right)
-    old = correct(prox, mu, mask, correction_of({**case.options, "verl_compatible": True})).mask
+    ours = correction_of(case)
+    right = correct(prox, mu, mask, ours).mask
+    inverted = tuple(replace(criterion, verl_compatible=True) for criterion in ours.criteria)
+    old = correct(prox, mu, mask, replace(ours, criteria=inverted)).mask
+    assert right.tolist() == case.wanted()["mask"].tolist()
     assert old.tolist() == verl_mask(case).tolist() != right.tolist()
 
 

@@ -17,14 +17,14 @@ FOLDER = Path(__file__).resolve().parents[3] / "shared" / "golden"
 __all__ = ["FOLDER", "Golden", "golden_cases", "golden_differences", "require_folder"]
 
 
-def golden_cases(kind: str, *names: str, **options: object) -> list[Golden]:
-    """Cases that a peer and the formula agree on; without names all of the kind."""
-    return _chosen(kind, names, options, differs=False)
+def golden_cases(kind: str) -> list[Golden]:
+    """Cases of a kind that a peer and the formula agree on."""
+    return [case for case in _cases() if case.kind == kind and not case.differs]
 
 
-def golden_differences(kind: str, *names: str, **options: object) -> list[Golden]:
-    """Cases where the peer is wrong; the outputs are the right ones."""
-    return _chosen(kind, names, options, differs=True)
+def golden_differences(kind: str, *names: str) -> list[Golden]:
+    """Cases of these names where the peer is wrong; the outputs are the right ones."""
+    return [case for case in _cases() if case.kind == kind and case.name in names and case.differs]
 
 
 def require_folder() -> Path:
@@ -32,17 +32,6 @@ def require_folder() -> Path:
     if not FOLDER.is_dir() and not os.environ.get("CI"):
         pytest.skip(f"no golden vectors in {FOLDER}", allow_module_level=True)
     return FOLDER
-
-
-def _chosen(kind: str, names: tuple[str, ...], options: dict[str, object], *, differs: bool) -> list[Golden]:
-    return [
-        case
-        for case in _cases()
-        if case.differs == differs
-        and case.kind == kind
-        and (not names or case.name in names)
-        and all(case.options.get(key) == value for key, value in options.items())
-    ]
 
 
 @cache

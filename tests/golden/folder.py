@@ -110,13 +110,6 @@ class Golden:
         """Largest error of an output in units of its bound: at most 1 where it is as it should be."""
         return self.tolerance.excess(got, self.wanted()[name], self.loose.get(name, 0.0))
 
-    def check(self, name: str, got: float | Tensor) -> None:
-        """The named output is as it should be."""
-        excess = self.excess(name, torch.as_tensor(got))
-        assert excess <= 1, (self.id, name, f"{excess:.3g} times the tolerance", got, self.wanted()[name])
-
-    check_scalar = check
-
     def __repr__(self) -> str:
         return self.id
 

@@ -1,47 +1,15 @@
-"""Batches for the tests of advantages: from golden cases, and drawn, with poison wherever no data stand."""
+"""Batches for the tests of advantages: drawn, with poison wherever no data stand."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from async_rl.config.objective import AdvantageConfig
 from learner.advantages.inputs import AdvantageInputs
-from tests.golden import Golden
 
 POISON = (math.nan, math.inf, -math.inf)
-
-
-def golden_inputs(case: Golden) -> AdvantageInputs:
-    """What a case of kind `advantage` gives."""
-    mask = case.input("mask")
-
-    def given(role: str) -> Tensor | None:
-        return case.input(role) if case.has_input(role) else None
-
-    rewards, groups = given("rewards"), given("groups")
-    return AdvantageInputs(
-        mask=mask,
-        token_rewards=torch.zeros(mask.shape) if rewards is None else rewards,
-        groups=torch.arange(len(mask)) if groups is None else groups.long(),
-        values=given("values"),
-        baseline_rewards=given("reward_baselines"),
-        component_rewards=given("component_scores"),
-        proximal_logprobs=given("old_logprobs"),
-        sum_pi_squared=given("sum_pi_squared"),
-        weights=given("is_weights"),
-    )
-
-
-def golden_config(case: Golden) -> AdvantageConfig:
-    """The options of a case that are options of ours, too."""
-    options = case.options
-    config = AdvantageConfig(reward_weights=options.get("component_weights", []))
-    config = replace(config, gamma=options.get("gamma", config.gamma))
-    config = replace(config, trace_lambda=options.get("lambda", config.trace_lambda))
-    return replace(config, normalize_by_std=options.get("norm_by_std", config.normalize_by_std))
 
 
 @st.composite
