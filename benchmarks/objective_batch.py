@@ -42,7 +42,7 @@ class Batch:
     ) -> "Batch":
         """The same for the same arguments."""
         random = torch.Generator().manual_seed(seed)
-        lengths = torch.randint(width // 8, width + 1, (num_rows, 1), generator=random)
+        lengths = torch.randint(max(1, width // 8), width + 1, (num_rows, 1), generator=random)
         places = torch.arange(width)
         mask = places < lengths
         if has_holes:
