@@ -119,7 +119,7 @@ def _losses(outcome: UpdateOutcome) -> dict[str, float]:
     return {
         "ppo/ratio_mean": mean(tokens.ratios),
         "ppo/ratio_max": float(tokens.ratios.max()) if len(tokens.ratios) else 0.0,
-        "ppo/kl": -mean(tokens.ratios.log()),
+        "ppo/kl": -float(tokens.log_ratio_sums.double().sum()) / max(len(tokens.ratios), 1),
         "ppo/clip_low_share": mean(tokens.clipped_low),
         "ppo/clip_high_share": mean(tokens.clipped_high),
         "ppo/clip_dual_share": mean(tokens.clipped_dual),

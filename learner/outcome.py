@@ -2,7 +2,7 @@
 
 Owns values between the updater and the metrics. Computes nothing.
 
-Legend: N trajectories, T response positions; n trained tokens, one for each time that a token trained.
+Legend: N trajectories, T response positions; n trained tokens and S sequences, one for each time that they trained.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from correction.correction import Corrected
-from correction.decomposition import BehaviourScores
 from learner.advantages.inputs import Advantages
 from learner.backend import StepResult
 from learner.losses.policy_loss import PolicyLoss
@@ -26,8 +25,6 @@ class BatchScores:
     """What is fixed before a batch's first optimizer step."""
 
     models: ModelScores
-    behaviour: BehaviourScores | None
-    """π_b, with `correction.score_on_arrival`."""
     corrected: Corrected | None
     """None where π_prox is taken in the step's own pass: weights are made there, and nothing is rejected."""
     mask: Tensor
@@ -37,8 +34,10 @@ class BatchScores:
 
 
 class TrainedTokens(NamedTuple):
-    """What the loss said of the tokens that train, on the CPU; [n] each."""
+    """What the loss said of the tokens that train, on the CPU; [n] each, but for sums."""
 
+    log_ratio_sums: Tensor
+    """[S] Σ_t log π/π_prox of each sequence."""
     ratios: Tensor
     """π/π_prox."""
     clipped_low: Tensor
@@ -54,7 +53,7 @@ class TrainedTokens(NamedTuple):
         columns = (
             said.ratios, said.clipped_low, said.clipped_high, said.clipped_dual, loss.entropy, loss.reference_kl
         )  # fmt: skip
-        return cls(*(column[mask].cpu() for column in columns))
+        return cls(loss.log_ratio_sums.cpu(), *(column[mask].cpu() for column in columns))
 
 
 class ValuedTokens(NamedTuple):

@@ -85,9 +85,7 @@ class Updater:
             log_rhos=None if corrected is None else corrected.log_ratios,
         )
         advantages = ADVANTAGES[self._config.advantage.estimator].function(inputs, self._config.advantage)
-        return BatchScores(
-            models=models, behaviour=behaviour, corrected=corrected, mask=mask, rewards=rewards, advantages=advantages
-        )
+        return BatchScores(models=models, corrected=corrected, mask=mask, rewards=rewards, advantages=advantages)
 
     def update(self, batch: TrainingBatch, scores: BatchScores) -> UpdateOutcome:
         """All optimizer steps of the batch."""

@@ -345,17 +345,17 @@ def test_what_was_scored_on_arrival_tells_mismatch_from_staleness() -> None:
     first, second = make_group(0, [8], crossed), make_group(1, [9], late)
     updater = updater_of(backend, config(correction=CorrectionConfig(score_on_arrival=True)))
     updater.score_arrival(first)
-    behaviour = backend.forward(PackedSequences.pack([[8, 1, 2, 3]]), TEMPERATURE).logprobs.detach()
+    behaviour = backend.forward(PackedSequences.pack([[8, 1, 2, 3], [8, 4]]), TEMPERATURE).logprobs.detach()
     with torch.no_grad():
         backend.table += 0.2 * torch.randn(backend.table.shape, generator=torch.Generator().manual_seed(1))
     batch = built(Batch(version=5, groups=[first, second]))
     scores = updater.score(batch)
-    assert scores.behaviour is not None and scores.corrected is not None
-    # Of the first group alone, and there of the tokens that the version in force had sampled.
-    assert scores.behaviour.scored.tolist() == [[False, True, True], [True, False, False], [False] * 3, [False] * 3]
-    torch.testing.assert_close(scores.behaviour.logprobs[0], behaviour[1:])
+    assert scores.corrected is not None
     report = scores.corrected.diagnostics.decomposition
+    # Of the first group alone, and there of the tokens that the version in force had sampled; their log μ is −1.
     assert report is not None and report.scored_share == 3 / 7
+    assert report.mismatch.k1 == pytest.approx(-1 - float(behaviour[[2, 3, 5]].mean()), rel=1e-5)
     assert report.staleness.max_abs > 0.01
-    again = updater.score(batch)
-    assert again.behaviour is not None and not again.behaviour.scored.any()
+    again = updater.score(batch).corrected
+    assert again is not None and again.diagnostics.decomposition is not None
+    assert again.diagnostics.decomposition.scored_share == 0, "it was kept for one batch"
