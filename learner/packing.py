@@ -49,11 +49,6 @@ class PackedSequences:
         """T"""
         return self.token_ids.shape[0]
 
-    @property
-    def num_sequences(self) -> int:
-        """S"""
-        return len(self.lengths)
-
     @cached_property
     def slices(self) -> tuple[slice, ...]:
         """Where each sequence lies in the row."""

@@ -16,7 +16,7 @@ def test_positions_and_bounds_start_anew_at_each_sequence() -> None:
     assert packed.token_ids.tolist() == [7, 8, 9, 4, 5, 6]
     assert packed.position_ids.tolist() == [0, 1, 2, 0, 0, 1]
     assert packed.cu_seqlens.tolist() == [0, 3, 4, 6]
-    assert (packed.num_tokens, packed.num_sequences, packed.max_seqlen) == (6, 3, 3)
+    assert (packed.num_tokens, packed.max_seqlen) == (6, 3)
     assert packed.token_ids.dtype == packed.position_ids.dtype == torch.int64
     assert packed.cu_seqlens.dtype == torch.int32
 
