@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from async_rl.config.objective import AdvantageConfig, CorrectionConfig, Estimator
-from async_rl.config.schema import GenerationConfig, RewardConfig, RunConfig
+from async_rl.config.schema import GenerationConfig, LearnerConfig, RewardConfig, RunConfig
 from async_rl.protocol import Batch, FinishReason, StepMetrics
 from learner.batch import TrainingBatch
 from learner.histograms import count_bins, count_integers
@@ -86,6 +86,20 @@ def test_the_gap_of_engine_and_learner_is_that_of_their_log_probabilities() -> N
     ess = float(weights.sum().square() / (8 * weights.square().sum()))
     assert metrics.scalars["importance/ess"] == pytest.approx(ess, rel=1e-5)
     assert sum(metrics.histograms["importance"].counts) == 8
+
+
+def test_how_far_the_steps_went_is_a_mean_over_all_of_them() -> None:
+    pairs = [(6, 1), (1, 2), (6, 3), (7, 4), (4, 4), (4, 4), (4, 4), (7, 5)]
+    once, twice = BigramBackend(), BigramBackend()
+    start = torch.log_softmax(once.table.detach().clone(), 1)
+    metrics_of(batch_of_four(), once)
+    moved = torch.log_softmax(once.table.detach(), 1)
+    scalars = metrics_of(batch_of_four(), twice, config=RunConfig(learner=LearnerConfig(epochs=2))).scalars
+    log_ratios = torch.stack([moved[pair] - start[pair] for pair in pairs]).double()
+    # The first of two steps starts where the batch does, at a ratio of 1.
+    assert scalars["ppo/kl"] == pytest.approx(-float(log_ratios.mean()) / 2, rel=1e-5)
+    assert scalars["ppo/ratio_mean"] == pytest.approx((1 + float(log_ratios.exp().mean())) / 2, rel=1e-5)
+    assert scalars["ppo/ratio_max"] == pytest.approx(float(log_ratios.exp().max()), rel=1e-5)
 
 
 def test_tokens_over_the_bound_are_counted() -> None:
