@@ -1,3 +1,5 @@
+"""Penalties of length, and rewards that move to tokens that count."""
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,3 +1,5 @@
+"""From files and overrides to a config: what becomes of each, and what is refused."""
+
 from pathlib import Path
 
 import pytest

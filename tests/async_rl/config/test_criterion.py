@@ -1,3 +1,5 @@
+"""Criteria as they are written: what the words mean, and what is told of those that mean nothing."""
+
 import pytest
 
 from async_rl.config.criterion import CriterionConfig, CriterionLevel, Statistic, parse_criterion

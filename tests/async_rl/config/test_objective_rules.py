@@ -1,3 +1,5 @@
+"""Contradictions of an objective: each is refused where it stands, and what is near it is not."""
+
 from async_rl.config.objective import (
     Estimator,
     KLController,

@@ -1,3 +1,5 @@
+"""Values as one writes them in YAML, and as trackers get them."""
+
 import pytest
 
 from async_rl.config.option import plain_values, written

@@ -1,3 +1,5 @@
+"""The page of options: it is what the schema says."""
+
 from pathlib import Path
 
 from async_rl.config.reference import reference_page

@@ -1,3 +1,5 @@
+"""Contradictions of a run: each is refused where it stands, and what is near it is not."""
+
 import pytest
 
 from async_rl.config.rules import check_run, max_group_bytes

@@ -1,3 +1,5 @@
+"""Contradictions of a warm start."""
+
 from dataclasses import replace
 
 import pytest

@@ -1,3 +1,5 @@
+"""Configs that come along: found by name, after what lies here."""
+
 from pathlib import Path
 
 import pytest

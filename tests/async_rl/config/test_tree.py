@@ -1,3 +1,5 @@
+"""Options by their paths: which was meant, and what it takes."""
+
 import pytest
 
 from async_rl.config.tree import RUN, SFT, expected
