@@ -34,6 +34,12 @@ class OffPolicy:
             mismatch_cap=config.mismatch_cap,
         )
 
+    @property
+    def follows_policy(self) -> bool:
+        """Whether the weights are those of the policy at each step, as π_prox is or as no ratio of the loss makes up
+        for; else they are of the batch's start, and the loss's ratio says what has moved since."""
+        return self._config.proximal is not Proximal.recompute
+
     def correct(self, batch: TrainingBatch, logprobs: Tensor, behaviour: BehaviourScores | None = None) -> Corrected:
         """Weighs and rejects a whole batch.
 

@@ -70,10 +70,17 @@ class PolicyStep:
         mask, mu, staleness = own(self.scores.mask), own(self.batch.rollout_logprobs), own(self.batch.staleness)
         advantages = own(self.scores.advantages.advantages)
         assert mask is not None and mu is not None and staleness is not None and advantages is not None
-        corrected = self.scores.corrected
         start = own(self.scores.models.logprobs)
         proximal = self.off_policy.proximal(logprobs if start is None else start, mu, staleness, mask, now=logprobs)
-        weights = own(corrected.weights) if corrected else self.off_policy.weights(logprobs, mu, staleness, mask)
+        corrected = self.scores.corrected
+        if corrected is not None and not self.off_policy.follows_policy:
+            weights = own(corrected.weights)
+        else:
+            given = own(self.batch.mask)
+            assert given is not None
+            weights = self.off_policy.weights(logprobs, mu, staleness, given)
+            if corrected is not None:
+                weights /= corrected.diagnostics.weights.normalizer
         return PolicyTokens(
             mask=mask,
             row_scales=self.row_scales[m.indices].to(logprobs.device),

@@ -189,6 +189,29 @@ def test_scoring_first_or_in_the_step_is_the_same_step() -> None:
     torch.testing.assert_close(outcome.corrected.weights, expected.corrected.weights)
 
 
+@pytest.mark.parametrize("correction", [
+    CorrectionConfig(proximal=Proximal.rollout, level=RatioLevel.sequence),
+    CorrectionConfig(proximal=Proximal.log_linear, level=RatioLevel.segment, weighting=Weighting.masked),
+])  # fmt: skip
+def test_weights_without_a_fixed_proximal_policy_move_with_each_step(correction: CorrectionConfig) -> None:
+    in_step, first, normalized = BigramBackend(), BigramBackend(), BigramBackend()
+    stale = built(random_batch(num_groups=4, group_size=4, version=3, seed=5))
+    learner, loss = LearnerConfig(epochs=2, mini_batches=2), LossConfig(surrogate=Surrogate.reinforce)
+    update(in_step, stale, config(learner=learner, loss=loss, correction=correction))
+    # Neither what all pass nor a normaliser, which is of the batch's start, holds the weights still.
+    passed = dataclasses.replace(correction, reject=["token_k3:1000000000"])
+    update(first, stale, config(learner=learner, loss=loss, correction=passed))
+    torch.testing.assert_close(in_step.table.detach(), first.table.detach(), rtol=0, atol=1e-5)
+    divided = dataclasses.replace(correction, normalize=True)
+    _, outcome = update(normalized, stale, config(learner=learner, loss=loss, correction=divided))
+    assert outcome.corrected is not None
+    normalizer = outcome.corrected.diagnostics.weights.normalizer
+    assert abs(normalizer - 1) > 0.05
+    scaled = BigramBackend(lr=0.5 / normalizer)
+    update(scaled, stale, config(learner=learner, loss=loss, correction=correction))
+    torch.testing.assert_close(normalized.table.detach(), scaled.table.detach(), rtol=0, atol=1e-5)
+
+
 def test_epochs_times_mini_batches_are_steps_around_the_same_proximal_policy() -> None:
     backend, batch = BigramBackend(lr=2.0), built(random_batch(num_groups=4, group_size=4))
     _, outcome = update(
