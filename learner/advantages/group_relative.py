@@ -55,7 +55,7 @@ def gpg(inputs: AdvantageInputs, config: AdvantageConfig, *, f_norm: float = 1.0
     """
     del config
     groups = _groups(inputs)
-    num_counted, num_scored = inputs.counted.sum(), (groups.counting(inputs.scores) != 0).sum()
+    num_counted, num_scored = inputs.counted.sum().double(), (groups.counting(inputs.scores) != 0).sum()
     alpha = num_counted / num_scored.clamp(min=1)
     return Advantages(inputs.spread(alpha / f_norm * groups.centered(inputs.scores)), None)
 

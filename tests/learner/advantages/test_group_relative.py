@@ -52,6 +52,12 @@ def test_two_right_of_four() -> None:
     assert column(grpo_passk(inputs, PLAIN).advantages) == [0.0, 0.0, 0.0, 0.0]
 
 
+def test_three_of_four_with_a_score() -> None:
+    inputs = outcomes([1.0, 2.0, 3.0, 0.0], [7, 7, 7, 7])
+    wide = replace(inputs, token_rewards=inputs.token_rewards.double())
+    assert column(gpg(wide, PLAIN).advantages) == pytest.approx([-2 / 3, 2 / 3, 2.0, -2.0], abs=1e-15)
+
+
 @given(masks(), st.integers(0, 1000))
 def test_they_equal_plain_loops(mask: Tensor, seed: int) -> None:
     inputs = drawn_inputs(mask, seed)
