@@ -5,6 +5,7 @@ keep. Must not know how the KL is estimated.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -62,7 +63,9 @@ class AdaptiveKL:
     """Sequences over which a correction is spread."""
 
     def after(self, kl_mean: float, num_sequences: int) -> Self:
-        """Moved by one batch."""
+        """Moved by one batch; not by one whose KL is no number."""
+        if math.isnan(kl_mean):
+            return self
         error = min(max(kl_mean / self.target - 1, -MAX_ERROR), MAX_ERROR)
         return self.resumed(self.coef * (1 + error * min(1.0, num_sequences / self.horizon)))
 

@@ -1,5 +1,7 @@
 """The coefficient of the KL: literal steps, bounds, and what a checkpoint keeps."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +35,12 @@ def test_an_adaptive_coefficient_moves_towards_the_target(kl: float, num_sequenc
     controller = KL_CONTROLLERS["adaptive"](KLConfig(coef=0.3, target=0.1, horizon=100))
     assert controller.after(kl, num_sequences).coef == pytest.approx(coef, rel=1e-12)
     assert controller.coef == 0.3
+
+
+def test_a_batch_whose_kl_is_no_number_moves_nothing() -> None:
+    controller = AdaptiveKL(coef=0.3, target=0.1, horizon=10)
+    assert controller.after(math.nan, 10) == controller
+    assert controller.after(math.inf, 10).coef == pytest.approx(0.36)
 
 
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.integers(0, 10**6)), max_size=20))
