@@ -169,6 +169,15 @@ def _check_weights(config: RunConfig) -> None:
         remedy="set correction.weighting=off, or advantage.estimator=gae",
     )
     refuse(
+        config.advantage.estimator is Estimator.vtrace
+        and correction.proximal is Proximal.rollout
+        and surrogate not in RATIO_FREE,
+        f"advantage.estimator=vtrace weighs each token by π/μ, and correction.proximal=rollout makes that the ratio of "
+        f"{surrogate}, too",
+        place="advantage.estimator, correction.proximal, loss.surrogate",
+        remedy="set correction.proximal=recompute, or loss.surrogate=reinforce",
+    )
+    refuse(
         correction.normalize and not is_on,
         "correction.normalize has no weights to divide: correction.weighting=off",
         place="correction.normalize, correction.weighting",

@@ -80,7 +80,12 @@ def test_correcting_twice_for_the_same_ratio() -> None:
 def test_correcting_twice_with_v_trace() -> None:
     error = refusal(advantage__estimator=Estimator.vtrace)
     assert error.remedy == "set correction.weighting=off, or advantage.estimator=gae"
-    accepted(advantage__estimator=Estimator.vtrace, correction__weighting=Weighting.off)
+    unweighted = {"advantage__estimator": Estimator.vtrace, "correction__weighting": Weighting.off}
+    accepted(**unweighted)
+    error = refusal(**unweighted, correction__proximal=Proximal.rollout)
+    assert error.remedy == "set correction.proximal=recompute, or loss.surrogate=reinforce"
+    accepted(**unweighted, correction__proximal=Proximal.rollout, loss__surrogate=Surrogate.reinforce)
+    accepted(**unweighted, correction__proximal=Proximal.log_linear)
 
 
 def test_normalising_no_weights() -> None:
