@@ -22,7 +22,8 @@ class Sample:
     token_ids: list[int]
     """[R]"""
     logprobs: list[float]
-    """[R] nats: log-probability under the weights and the sampling settings that chose the token."""
+    """[R] nats: log-probability under the weights and the sampling settings that chose the token; a group with one
+    that is not finite goes back."""
     spans: list[VersionSpan]
     """Who sampled what; they cover [0, R)."""
     finish_reason: FinishReason

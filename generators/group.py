@@ -6,6 +6,7 @@ group from lease to trajectories. Knows no sockets, credits or weights.
 
 import asyncio
 import itertools
+import math
 from typing import NamedTuple
 
 from async_rl.errors import AsyncRLError
@@ -112,6 +113,12 @@ class GroupSampler:
         except RequestRefused as refused:
             raise GroupUnfinished(f"the engine refused the request: {refused}") from refused
         self.sampled_tokens += len(sample.token_ids)
+        for position, logprob in enumerate(sample.logprobs):
+            if not math.isfinite(logprob):
+                # Of such a token nothing could be learnt, and its version's weights or their numbers are broken.
+                raise GroupUnfinished(
+                    f"the engine sampled token {position} with log-probability {logprob}: logits that are not finite"
+                )
         return sample
 
 

@@ -71,6 +71,8 @@ class Trajectory(Wire, frozen=True, kw_only=True):
             raise ValueError(f"tokens, mask, log-probabilities and spans of {num_tokens} tokens do not belong together")
         if (np.frombuffer(self.loss_mask_bytes, np.uint8) > 1).any():
             raise ValueError("a loss mask is of zeros and ones")
+        if not np.isfinite(self.rollout_logprobs[self.loss_mask]).all():
+            raise ValueError("sampled tokens with log-probabilities that are not finite")
         if not all(map(math.isfinite, (self.reward, *self.reward_components))):
             raise ValueError(f"a reward of {self.reward}, of components {self.reward_components}")
         rewards = self.token_rewards
@@ -117,7 +119,8 @@ class Trajectory(Wire, frozen=True, kw_only=True):
 
     @property
     def rollout_logprobs(self) -> Float32Array:
-        """[R] float32: μ, the log-probability under the weights and settings that sampled the token."""
+        """[R] float32: μ, the log-probability under the weights and settings that sampled the token; finite where the
+        policy did."""
         return np.frombuffer(self.rollout_logprob_bytes, dtype="<f4")
 
     @property

@@ -42,6 +42,8 @@ def test_arrays_are_read_back_as_they_were_packed() -> None:
         {"rollout_logprob_bytes": b"\0" * 16},
         {"spans": [{"version": 3, "start": 0, "end": 2}]},
         {"reward": float("nan")},
+        {"rollout_logprob_bytes": np.array([-0.1, -0.2, -np.inf], "<f4").tobytes()},
+        {"rollout_logprob_bytes": np.array([np.nan, -0.2, -0.3], "<f4").tobytes()},
         {"finish_reason": "boredom"},
         {"colour": "blue"},
     ],
@@ -51,6 +53,13 @@ def test_a_trajectory_that_contradicts_itself_is_refused(damage: dict[str, objec
     content = msgspec.msgpack.decode(msgspec.msgpack.encode(trajectory())) | damage
     with pytest.raises(msgspec.ValidationError):
         msgspec.msgpack.decode(msgspec.msgpack.encode(content), type=Trajectory)
+
+
+def test_what_an_environment_wrote_needs_no_log_probability() -> None:
+    content = msgspec.msgpack.decode(msgspec.msgpack.encode(trajectory()))
+    content["rollout_logprob_bytes"] = np.array([-0.1, np.nan, -0.3], "<f4").tobytes()
+    copy = msgspec.msgpack.decode(msgspec.msgpack.encode(content), type=Trajectory)
+    assert np.isnan(copy.rollout_logprobs).tolist() == [False, True, False]
 
 
 @given(st.lists(st.integers(1, 5), max_size=6))

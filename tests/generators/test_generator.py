@@ -1,6 +1,8 @@
 """A generator keeps its promises to the controller, whatever the order of grants, acks, weights and failures."""
 
 import asyncio
+import dataclasses
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -267,6 +269,20 @@ async def test_a_refused_request_fails_its_group_alone() -> None:
     async with generator(Picky(), reward=REWARD) as (desk, _):
         desk.grant(3, 4)
         assert "the prompt is too long" in (await desk.next(GroupFailed, after=0)).reason
+        assert (await desk.next(Delivery, after=0)).group.group_id == 4
+
+
+@pytest.mark.parametrize("logprob", [math.nan, -math.inf])
+async def test_a_group_with_a_token_without_a_log_probability_goes_back(logprob: float) -> None:
+    class Overflowing(ScriptedEngine):
+        async def generate(self, request_id: str, prompt_token_ids: Sequence[int], sampling: Sampling) -> Sample:
+            sample = await super().generate(request_id, prompt_token_ids, sampling)
+            broken = [*sample.logprobs[:-1], logprob]
+            return dataclasses.replace(sample, logprobs=broken) if prompt_token_ids == [3] else sample
+
+    async with generator(Overflowing(), reward=REWARD) as (desk, _):
+        desk.grant(3, 4)
+        assert f"log-probability {logprob}" in (await desk.next(GroupFailed, after=0)).reason
         assert (await desk.next(Delivery, after=0)).group.group_id == 4
 
 
