@@ -77,7 +77,7 @@ class Learner:
         self._run_folder = run_folder
         self._version = version
         self._clock = clock
-        self._skipped_in_a_row = 0
+        self._skipped_in_a_row = {"policy": 0, "critic": 0}
         # What was resumed from is a checkpoint of its version already.
         self._saved_version = version if version > 0 else None
         self._started_s = clock()
@@ -168,13 +168,21 @@ class Learner:
         self._saved_version = self._version
 
     def _count_skipped(self, outcome: UpdateOutcome) -> None:
-        for step in outcome.steps:
-            self._skipped_in_a_row = self._skipped_in_a_row + 1 if step.skipped else 0
-            if step.skipped:
-                logger.warning("version %d: a step with loss %g was skipped", self._version, step.loss)
-            if self._skipped_in_a_row > self._config.learner.max_skipped:
-                raise NonFiniteError(
-                    f"{self._skipped_in_a_row} steps in a row had a loss or gradients that are not finite "
-                    f"(learner.max_skipped={self._config.learner.max_skipped}), the last at version {self._version}: "
-                    "lower learner.optimizer.lr or staleness.depth; a resume goes on from the newest checkpoint, if any"
-                )
+        for model, steps in (("policy", outcome.steps), ("critic", outcome.critic_steps)):
+            for step in steps:
+                self._skipped_in_a_row[model] = self._skipped_in_a_row[model] + 1 if step.skipped else 0
+                if step.skipped:
+                    logger.warning(
+                        "version %d: a step of the %s with loss %g was skipped", self._version, model, step.loss
+                    )
+                self._refuse_too_many(model)
+
+    def _refuse_too_many(self, model: str) -> None:
+        in_a_row, most = self._skipped_in_a_row[model], self._config.learner.max_skipped
+        if in_a_row > most:
+            optimizer = "learner.optimizer.lr" if model == "policy" else "critic.optimizer.lr"
+            raise NonFiniteError(
+                f"{in_a_row} steps of the {model} in a row had a loss or gradients that are not finite "
+                f"(learner.max_skipped={most}), the last at version {self._version}: "
+                f"lower {optimizer} or staleness.depth; a resume goes on from the newest checkpoint, if any"
+            )

@@ -1,11 +1,13 @@
 """The learner's loop: who hears what, in which order, and what ends it."""
 
+import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import torch
 
+from async_rl.config.objective import AdvantageConfig, Estimator
 from async_rl.config.schema import (
     CheckpointConfig,
     LearnerConfig,
@@ -19,7 +21,7 @@ from async_rl.protocol import Batch, End, StepMetrics, WeightManifest
 from learner.batch_source import OnArrival
 from learner.learner import Learner
 from learner.roles import Roles
-from tests.learner.bigram_backend import BigramBackend
+from tests.learner.bigram_backend import BigramBackend, BigramCritic
 from tests.learner.groups import make_group, make_trajectory, random_batch
 
 
@@ -182,6 +184,34 @@ def test_steps_that_are_not_finite_are_counted_and_too_many_in_a_row_end_the_run
         run(source, config(steps=9, max_skipped=2), tmp_path, backend=backend)
     assert [source.metrics[v].scalars["skipped"] for v in (1, 2)] == [1.0, 1.0]
     assert not (tmp_path / "model").exists()
+
+
+class EnormousRewards(ListedBatches):
+    """Whitened they are advantages like others, squared they are no loss for a critic."""
+
+    def next_batch(self, version: int, on_arrival: OnArrival | None = None) -> Batch | End:
+        del on_arrival
+        trajectories = [make_trajectory([1, 2], reward=r) for r in (0.0, 1e30)]
+        return Batch(version=version, groups=[make_group(g, [3], trajectories) for g in range(2)])
+
+
+def test_a_critic_whose_steps_are_not_finite_ends_the_run_though_the_policy_trains(tmp_path: Path) -> None:
+    source, policy = EnormousRewards(9), BigramBackend()
+    options = dataclasses.replace(
+        config(steps=9, max_skipped=2, staleness=StalenessConfig(max=9)),
+        advantage=AdvantageConfig(estimator=Estimator.gae),
+    )
+    learner = Learner(
+        options,
+        roles=Roles(policy=policy, critic=BigramCritic()),
+        publisher=Publisher(),
+        source=source,
+        run_folder=tmp_path,
+        version=0,
+    )
+    with pytest.raises(NonFiniteError, match=r"3 steps of the critic .* lower critic\.optimizer\.lr"):
+        learner.run()
+    assert policy.table.isfinite().all()
 
 
 class OneOldBatch(ListedBatches):
