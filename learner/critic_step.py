@@ -36,9 +36,10 @@ class CriticStep:
         result = value_loss(
             m.rows_of(values), returns, old, mask, self.row_scales[m.indices].to(values.device), clip=self.clip
         )
-        self.said[index] = ValuedTokens.of(mask, result)
+        self.said[index] = ValuedTokens.of(m.pick(scores.mask), result)
         return result.loss
 
     def conclude(self) -> None:
-        """Hands on what the loss said, in the order of the micro-batches."""
-        self.outcome.values += [self.said[index] for index in sorted(self.said)]
+        """Hands on what the loss said, in the order of the micro-batches: only now, since it had to come from the
+        device."""
+        self.outcome.values += [self.said[index].cpu() for index in sorted(self.said)]

@@ -34,7 +34,7 @@ class BatchScores:
 
 
 class TrainedTokens(NamedTuple):
-    """What the loss said of the tokens that train, on the CPU; [n] each, but for sums."""
+    """What the loss said of the tokens that train; [n] each, but for sums."""
 
     log_ratio_sums: Tensor
     """[S] Σ_t log π/π_prox of each sequence."""
@@ -48,16 +48,20 @@ class TrainedTokens(NamedTuple):
 
     @classmethod
     def of(cls, mask: Tensor, loss: PolicyLoss) -> Self:
-        """Picks them by the mask [S, T'] bool of a micro-batch."""
+        """Picks them by the mask [S, T'] bool of a micro-batch, as `pick_tokens` does."""
         said = loss.surrogate
         columns = (
             said.ratios, said.clipped_low, said.clipped_high, said.clipped_dual, loss.entropy, loss.reference_kl
         )  # fmt: skip
-        return cls(loss.log_ratio_sums.cpu(), *(column[mask].cpu() for column in columns))
+        return cls(loss.log_ratio_sums, *pick_tokens(mask, *columns))
+
+    def cpu(self) -> Self:
+        """The same on the CPU; waits for the device."""
+        return type(self)(*(column.cpu() for column in self))
 
 
 class ValuedTokens(NamedTuple):
-    """What the value loss said of the tokens that train, on the CPU; [n] each."""
+    """What the value loss said of the tokens that train; [n] each."""
 
     values: Tensor
     """At the step, before it."""
@@ -65,8 +69,19 @@ class ValuedTokens(NamedTuple):
 
     @classmethod
     def of(cls, mask: Tensor, loss: ValueLossResult) -> Self:
-        """Picks them by the mask [S, T'] bool of a micro-batch."""
-        return cls(loss.values[mask].cpu(), loss.clipped[mask].cpu())
+        """Picks them by the mask [S, T'] bool of a micro-batch, as `pick_tokens` does."""
+        return cls(*pick_tokens(mask, loss.values, loss.clipped))
+
+    def cpu(self) -> Self:
+        """The same on the CPU; waits for the device."""
+        return type(self)(*(column.cpu() for column in self))
+
+
+def pick_tokens(mask: Tensor, *columns: Tensor) -> list[Tensor]:
+    """What the mask holds of columns of its shape, on their device: a mask on the CPU knows how many those are, and
+    nobody has to wait for what the device is busy with."""
+    places = mask.flatten().nonzero().squeeze(1).to(columns[0].device)
+    return [column.flatten()[places] for column in columns]
 
 
 @dataclass
@@ -80,7 +95,7 @@ class UpdateOutcome:
     steps: list[StepResult] = field(default_factory=list)
     critic_steps: list[StepResult] = field(default_factory=list)
     tokens: list[TrainedTokens] = field(default_factory=list)
-    """One a micro-batch, of all steps."""
+    """One a micro-batch, of all steps; on the CPU, as the values."""
     values: list[ValuedTokens] = field(default_factory=list)
     corrected: Corrected | None = None
     """Of the whole batch, once all steps are done: the scores', or made of `logprobs`."""

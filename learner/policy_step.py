@@ -37,6 +37,8 @@ class PolicyStep:
     is_first: bool
     """The first time that these tokens train."""
     said: dict[int, TrainedTokens] = field(default_factory=dict)
+    logprobs: dict[int, Tensor] = field(default_factory=dict)
+    """Packed, of each micro-batch, where these tokens train for the first time."""
 
     def __call__(self, said: TokenScores, index: int) -> Tensor:
         """The micro-batch's share of the loss, scalar with gradient."""
@@ -52,14 +54,17 @@ class PolicyStep:
             kl_coef=self.kl_coef,
             exact_kl=None if said.exact_kl is None else m.rows_of(said.exact_kl),
         )
-        self.said[index] = TrainedTokens.of(tokens.mask, result)
+        self.said[index] = TrainedTokens.of(m.pick(self.scores.mask), result)
         if self.is_first:
-            m.put(self.outcome.logprobs, said.logprobs.detach())
+            self.logprobs[index] = said.logprobs.detach()
         return result.loss
 
     def conclude(self) -> None:
-        """Hands on what the loss said, in the order of the micro-batches."""
-        self.outcome.tokens += [self.said[index] for index in sorted(self.said)]
+        """Hands on what the policy and the loss said, in the order of the micro-batches: only now, since all of it had
+        to come from the device."""
+        self.outcome.tokens += [self.said[index].cpu() for index in sorted(self.said)]
+        for index, logprobs in self.logprobs.items():
+            self.mini_batch.micro_batches[index].put(self.outcome.logprobs, logprobs.cpu())
 
     def _tokens(self, m: MicroBatch, logprobs: Tensor) -> PolicyTokens:
         """Everything but the policy's own scores, on its device; π_prox and weights from `logprobs` if not fixed."""
