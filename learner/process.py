@@ -16,13 +16,12 @@ from async_rl.config.schema import ModelConfig, RunConfig, Transport
 from async_rl.protocol import SCHEMA_VERSION, Hello, Role
 from async_rl.weights.shm import ShmWeightPublisher
 from async_rl.weights.transport import WeightPublisher
-from learner.advantages.inputs import Need
-from learner.advantages.table import ADVANTAGES
 from learner.batch_source import ControllerBatchSource
 from learner.learner import Learner
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.critic import MegatronCritic
 from learner.roles import Roles
+from learner.scoring import ScoringPlan
 
 CONNECT_TIMEOUT_S = 60.0
 
@@ -74,8 +73,7 @@ def _open_roles(config: RunConfig, stack: ExitStack) -> Roles:
     """The models that the objective asks for, closed with the stack."""
     policy = stack.enter_context(closing(_policy(config)))
     reference = stack.enter_context(closing(_reference(config))) if config.kl.coef > 0 else None
-    has_critic = Need.VALUES in ADVANTAGES[config.advantage.estimator].needs
-    critic = stack.enter_context(closing(_critic(config))) if has_critic else None
+    critic = stack.enter_context(closing(_critic(config))) if ScoringPlan.of(config).values else None
     return Roles(policy=policy, reference=reference, critic=critic)
 
 

@@ -90,9 +90,9 @@ class Updater:
     def update(self, batch: TrainingBatch, scores: BatchScores) -> UpdateOutcome:
         """All optimizer steps of the batch."""
         outcome = UpdateOutcome(logprobs=torch.zeros(batch.shape), kl_coef=self._kl.coef)
+        parts = [self._pack(batch, indices) for indices in batch.mini_batches(self._config.learner.mini_batches)]
         for epoch in range(self._config.learner.epochs):
-            for indices in batch.mini_batches(self._config.learner.mini_batches):
-                part = self._pack(batch, indices)
+            for part in parts:
                 self._step_critic(scores, part, outcome)
                 self._step_policy(batch, scores, part, outcome, is_first=epoch == 0)
         outcome.corrected = scores.corrected or self._off_policy.correct(batch, outcome.logprobs)

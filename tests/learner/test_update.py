@@ -24,10 +24,12 @@ from async_rl.config.objective import (
     Surrogate,
     Weighting,
 )
+from async_rl.config.objective_rules import VALUE_ESTIMATORS
 from async_rl.config.schema import GenerationConfig, LearnerConfig, RunConfig
 from async_rl.protocol import Batch
 from correction import rejection
 from correction.ratios import LEVELS
+from learner.advantages.inputs import Need
 from learner.advantages.table import ADVANTAGES
 from learner.batch import TrainingBatch
 from learner.kl_controller import KL_CONTROLLERS
@@ -113,6 +115,15 @@ def test_every_choice_of_the_config_has_its_function() -> None:
     assert set(LEVELS) == set(RatioLevel)
     assert [level.value for level in rejection.CriterionLevel] == [level.value for level in criterion.CriterionLevel]
     assert [kind.value for kind in rejection.Statistic] == [kind.value for kind in criterion.Statistic]
+
+
+def test_the_config_knows_what_each_estimator_needs() -> None:
+    def needing(need: Need) -> set[str]:
+        return {name for name, estimator in ADVANTAGES.items() if need in estimator.needs}
+
+    assert needing(Need.VALUES) == VALUE_ESTIMATORS
+    greedy = {e for e in Estimator if AdvantageConfig(estimator=e).takes_greedy_baseline}
+    assert needing(Need.GREEDY_BASELINE) == greedy
 
 
 def test_the_gradient_of_one_step_is_the_one_worked_out_by_hand() -> None:
