@@ -5,7 +5,9 @@ trajectories and no files' formats. A loss sees what the model says of one micro
 that is already divided by the normaliser of the whole batch, so that micro-batch losses add up to the batch's
 loss.
 
-Legend: T tokens of a micro-batch, C of them in a chunk, V vocabulary.
+Every method is called by all ranks of a learner at once, with the micro-batches of their shard: as many on every rank.
+
+Legend: M scored tokens of a micro-batch, C of them in a chunk, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,17 +22,17 @@ from learner.packing import PackedSequences
 
 @dataclass(frozen=True, kw_only=True)
 class TokenScores:
-    """What the policy says of each token of a micro-batch, at the temperature asked for."""
+    """What the policy says of each scored token of a micro-batch, at the temperature asked for."""
 
     logprobs: torch.Tensor
-    """[T] float32: log p(token t | earlier tokens of its sequence); 0 at each sequence's first token."""
+    """[M] float32: log p(token | earlier tokens of its sequence)."""
     entropy: torch.Tensor
-    """[T] float32, nats: of the distribution that token t was drawn from; 0 at each first token."""
+    """[M] float32, nats: of the distribution that the token was drawn from."""
     sum_pi_squared: torch.Tensor | None = None
-    """[T] float32: Σ_v π(v)² of that distribution, without gradient; 0 at each first token. None: not asked for."""
+    """[M] float32: Σ_v π(v)² of that distribution, without gradient. None: not asked for."""
     exact_kl: torch.Tensor | None = None
-    """[T] float32, nats: KL(π‖reference) of that distribution, the sum over the vocabulary and not an estimate;
-    0 at each first token. None: no reference was given."""
+    """[M] float32, nats: KL(π‖reference) of that distribution, the sum over the vocabulary and not an estimate.
+    None: no reference was given."""
 
     def cpu(self) -> Self:
         """The same on the CPU."""
@@ -48,10 +50,12 @@ class TokenScores:
 
 
 LossFunction = Callable[[TokenScores, int], torch.Tensor]
-"""(scores, index of the micro-batch) → scalar, divided by the normaliser of the whole batch."""
+"""(scores, index of the micro-batch) → scalar, divided by the normaliser of the whole batch.
+
+Called on the last pipeline stage alone; the losses of all shards add up."""
 
 ValueLoss = Callable[[torch.Tensor, int], torch.Tensor]
-"""(values [T] float32 with gradient, aligned as `ValueBackend.values`, index of the micro-batch) → the same."""
+"""(values [M] float32 with gradient, aligned as `ValueBackend.values`, index of the micro-batch) → the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +73,11 @@ class StepResult:
 
 
 class LazyLogits(Protocol):
-    """Logits of a frozen model for a micro-batch, made chunk by chunk: [T, V] never stands in memory."""
+    """Logits of a frozen model for a micro-batch, made chunk by chunk: [M, V] never stands in memory."""
 
     def chunk(self, rows: slice) -> torch.Tensor:
-        """Logits [C, V] float32 on the model's device, undivided by any temperature; row t predicts token t + 1."""
+        """Logits [C, V] float32 on the model's device, of some scored tokens, undivided by any temperature; where the
+        vocabulary is spread over ranks, this rank's part of it."""
 
 
 class Trainable(Protocol):
@@ -93,16 +98,16 @@ class TrainBackend(Trainable, Protocol):
 
     def score(
         self,
-        sequences: PackedSequences,
+        micro_batches: Sequence[PackedSequences],
         *,
         temperature: float,
         with_sum_pi_squared: bool = False,
         reference: "TrainBackend | None" = None,
-    ) -> TokenScores:
-        """What the model says of each token, without gradient; [T] on the CPU.
+    ) -> list[TokenScores]:
+        """What the model says of each scored token, without gradient; on the CPU, on every rank.
 
         Args:
-            sequences: the micro-batch.
+            micro_batches: at least one.
             temperature: that logits are divided by, the reference's too.
             with_sum_pi_squared: fill that field.
             reference: fill `exact_kl` with the KL to this model.
@@ -124,7 +129,7 @@ class TrainBackend(Trainable, Protocol):
         second and third one through its output layer.
         """
 
-    def lazy_logits(self, sequences: PackedSequences) -> LazyLogits:
+    def lazy_logits(self, micro_batches: Sequence[PackedSequences]) -> Sequence[LazyLogits]:
         """A forward pass without gradient that stops before the output layer; valid until the next `step` or `load`."""
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -138,11 +143,10 @@ class TrainBackend(Trainable, Protocol):
 class ValueBackend(Trainable, Protocol):
     """A critic: the expected sum of the rewards that are still to come, at each token."""
 
-    def values(self, sequences: PackedSequences) -> torch.Tensor:
-        """V of the state that token t was sampled in, without gradient; [T] float32 on the CPU.
+    def values(self, micro_batches: Sequence[PackedSequences]) -> list[torch.Tensor]:
+        """V of the state that each scored token was sampled in, without gradient; [M] float32 on the CPU of every rank.
 
-        Aligned like log-probabilities: what the model says after token t − 1 stands at t; 0 at each sequence's
-        first token.
+        Aligned like log-probabilities: what the model says after the token before.
         """
 
     def step(self, micro_batches: Sequence[PackedSequences], loss: ValueLoss) -> StepResult:

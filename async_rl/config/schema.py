@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from async_rl.config.objective import AdvantageConfig, CorrectionConfig, KLConfig, LossConfig
 from async_rl.config.option import option, section
+from async_rl.config.parallel import ParallelConfig, Recompute
 
 # Enum members are named like their values, since Hydra reads enums by name.
 
@@ -124,7 +125,8 @@ class RewardConfig:
 class GenerationConfig:
     """The generators: one vLLM engine each."""
 
-    num_generators: int = option(1, "How many; each has a core (CPU) or its GPUs.", minimum=1)
+    num_generators: int = option(1, "How many; each has a core (CPU) or `tp` GPUs.", minimum=1)
+    tp: int = option(1, "GPUs that share an engine's matrices; 1 on CPUs.", minimum=1)
     group_size: int = option(8, "Samples of one prompt.", minimum=1)
     max_new_tokens: int = option(64, "A response that reaches this ends with finish reason `length`.", minimum=1)
     temperature: float = option(
@@ -198,11 +200,23 @@ class LearnerConfig:
     micro_batch_tokens: int = option(
         8192, "Tokens packed into one forward pass: memory against speed, never the result.", minimum=1
     )
+    share_prefixes: bool = option(
+        True, "Compute a group's prompt once for all its responses that share a micro-batch: the same numbers, sooner."
+    )
+    parallel: ParallelConfig = section(ParallelConfig, "How the models are spread over ranks.")
+    recompute: Recompute = option(
+        Recompute.none,
+        "Activations computed again in the backward pass: `none`, `selective` (those of attention) or `full` (all but "
+        "each layer's input). Less memory for more time, the same numbers.",
+    )
     optimizer: OptimizerConfig = section(OptimizerConfig, "The optimizer.")
     max_skipped: int = option(
         5, "Steps skipped in a row for loss or gradients that are not finite, before the run stops.", minimum=0
     )
-    num_threads: int = option(1, "CPU threads of the learner; ignored on GPUs.", minimum=1)
+    num_threads: int = option(1, "CPU threads of each rank; ignored on GPUs.", minimum=1)
+    max_restarts: int = option(
+        3, "How often the learner is started again from its last checkpoint after a rank has died.", minimum=0
+    )
 
 
 @dataclass(frozen=True)
@@ -272,6 +286,8 @@ class ClusterConfig:
     """Where processes run."""
 
     address: str = option("", "Ray cluster to join; empty starts one on this machine.")
+    num_nodes: int = option(1, "Machines of the cluster.", minimum=1)
+    gpus_per_node: int = option(0, "GPUs of each; 0: a run on CPUs.", minimum=0)
     pin_cores: bool = option(True, "On CPU, pin each generator to a core of its own and the learner to what is left.")
 
 
@@ -315,7 +331,9 @@ class SftConfig:
     batch_size: int = option(64, "Pairs a step.", minimum=1)
     micro_batch_tokens: int = option(8192, "Tokens packed into one forward pass.", minimum=1)
     validate_every: int = option(100, "Steps between two validation losses.", minimum=1)
-    num_threads: int = option(2, "CPU threads; ignored on GPUs.", minimum=1)
+    num_threads: int = option(2, "CPU threads of each rank; ignored on GPUs.", minimum=1)
+    parallel: ParallelConfig = section(ParallelConfig, "How the model is spread over ranks.")
+    recompute: Recompute = option(Recompute.none, "As `learner.recompute` of `async-rl launch`.")
     model: ModelConfig = section(ModelConfig, "The model to start from; without a path, `new_model` is made.")
     new_model: NewModel = section(NewModel, "Shape of a model made from scratch (`model.path` empty).")
     data: DataConfig = section(DataConfig, "Pairs.")
