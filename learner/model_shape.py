@@ -23,17 +23,34 @@ class Architecture:
     """RMSNorm over the head size of queries and keys."""
     qkv_bias: bool
     """Biases on the query, key and value projections."""
+    has_experts: bool = False
+    """A router sends each token to a few of many feed-forward layers."""
 
 
 ARCHITECTURES = {
     "LlamaForCausalLM": Architecture(qk_norm=False, qkv_bias=False),
+    "MixtralForCausalLM": Architecture(qk_norm=False, qkv_bias=False, has_experts=True),
     "Qwen2ForCausalLM": Architecture(qk_norm=False, qkv_bias=True),
     "Qwen3ForCausalLM": Architecture(qk_norm=True, qkv_bias=False),
+    "Qwen3MoeForCausalLM": Architecture(qk_norm=True, qkv_bias=False, has_experts=True),
 }
 """To add one: an entry here, its tensors in `learner.megatron.names`, its row in the parity tests."""
 
 # The others change with the length of the sequence, or scale attention too.
 _ROPE_TYPES = ("default", "linear", "llama3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoeShape:
+    """The experts of a layer, the same in every layer: SwiGLU each, and none that all tokens share."""
+
+    num_experts: int
+    top_k: int
+    """Experts that a token is sent to: those with the highest of softmax(router logits)."""
+    intermediate_size: int
+    """Of each expert."""
+    normalize_top_k: bool
+    """The weights of a token's experts are divided by their sum; else they are what the softmax over all says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +65,7 @@ class ModelShape:
     num_kv_heads: int
     head_dim: int
     intermediate_size: int
+    """Of the feed-forward layers; not used where there are experts."""
     max_positions: int
     norm_eps: float
     tie_embeddings: bool
@@ -56,6 +74,16 @@ class ModelShape:
     rope_theta: float
     rope_frequencies: tuple[float, ...]
     """`head_dim` / 2 inverse frequencies, float32, scaling applied."""
+    moe: MoeShape | None = None
+    """None: each layer has one feed-forward layer."""
+
+
+def padded_vocab(vocab_size: int, tp: int) -> int:
+    """Rows of the embedding and of the output layer when `tp` ranks have the same number of them each.
+
+    What lies behind `vocab_size` is 0, is never predicted, and never leaves the learner.
+    """
+    return -(-vocab_size // tp) * tp
 
 
 def read_shape(folder: Path) -> ModelShape:
@@ -80,6 +108,7 @@ def read_shape(folder: Path) -> ModelShape:
         qkv_bias=architecture.qkv_bias,
         rope_theta=config.rope_parameters["rope_theta"],
         rope_frequencies=tuple(_rope_frequencies(config).tolist()),
+        moe=_moe(config) if architecture.has_experts else None,
     )
 
 
@@ -116,22 +145,39 @@ def _refuse_variants(config: PretrainedConfig, folder: Path) -> None:
     fields = config.to_dict()
     rope_type = fields["rope_parameters"]["rope_type"]
     layer_types = set(fields.get("layer_types") or ["full_attention"])
+    # Configs with a type for each layer say there whether the window is used.
+    window = None if "layer_types" in fields else fields.get("sliding_window")
+    dense_layers = fields.get("mlp_only_layers") or []
     variants = {
         f"hidden_act={config.hidden_act!r}": config.hidden_act != "silu",
         "attention_bias=true": fields.get("attention_bias", False),
         "mlp_bias=true": fields.get("mlp_bias", False),
         f"layer_types={sorted(layer_types)}": layer_types != {"full_attention"},
+        f"sliding_window={window}": window is not None,
         f"rope_type={rope_type!r}": rope_type not in _ROPE_TYPES,
         "a quantised model": fields.get("quantization_config") is not None,
+        f"mlp_only_layers={dense_layers}": dense_layers,
+        f"decoder_sparse_step={fields.get('decoder_sparse_step')}": fields.get("decoder_sparse_step", 1) != 1,
     }
     for variant, is_there in variants.items():
         if is_there:
             raise ModelError(
                 f"{variant} is not supported",
                 place=str(folder / "config.json"),
-                remedy="use a dense model with full attention, SwiGLU without biases, "
+                remedy="use a model with full attention, SwiGLU without biases, experts in all layers or in none, "
                 f"and a rope_type of {', '.join(_ROPE_TYPES)}",
             )
+
+
+def _moe(config: PretrainedConfig) -> MoeShape:
+    # Qwen's configs give the experts' size a name of their own; Mixtral's weights always add up to 1.
+    fields = config.to_dict()
+    return MoeShape(
+        num_experts=config.num_experts,
+        top_k=config.num_experts_per_tok,
+        intermediate_size=fields.get("moe_intermediate_size", config.intermediate_size),
+        normalize_top_k=fields.get("norm_topk_prob", True),
+    )
 
 
 def _head_dim(config: PretrainedConfig) -> int:

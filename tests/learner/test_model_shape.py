@@ -46,7 +46,7 @@ def test_a_folder_without_config_is_no_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"model_type": "no-such-model"}'])
 def test_a_config_that_makes_no_sense_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ModelError, match="LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"):
+    with pytest.raises(ModelError, match="LlamaForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM"):
         read_shape(tmp_path)
 
 
