@@ -4,7 +4,7 @@ Owns the way from trajectory groups to aligned rows, from a packed micro-batch's
 parts (mini-batches) that share an optimizer step. Knows no model and no objective.
 
 Legend: N trajectories of the batch, T response positions of its longest, K named rewards; S sequences of a
-micro-batch, M its packed tokens.
+micro-batch, M its scored tokens.
 """
 
 from collections.abc import Sequence
@@ -174,7 +174,7 @@ class MicroBatch:
     """Which of the batch's sequences, in the order in which they are packed."""
     packed: PackedSequences
     places: Tensor
-    """[S, T'] int64: where each response position stands in the packed row; 0 behind the response."""
+    """[S, T'] int64: which of the M each response position is; 0 behind the response."""
 
     @property
     def width(self) -> int:
@@ -182,7 +182,7 @@ class MicroBatch:
         return self.places.shape[1]
 
     def rows_of(self, values: Tensor) -> Tensor:
-        """[M] packed values to [S, T'] rows, with gradient; what lies behind a response is no data."""
+        """[M] values to [S, T'] rows, with gradient; what lies behind a response is no data."""
         return values[self.places.to(values.device)]
 
     def pick(self, rows: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ class MicroBatch:
         return rows[self.indices, : self.width]
 
     def put(self, rows: Tensor, values: Tensor) -> None:
-        """Writes packed values [M] to the batch's rows [N, T]; what lies behind a response gets no data."""
+        """Writes values [M] to the batch's rows [N, T]; what lies behind a response gets no data."""
         rows[self.indices, : self.width] = self.rows_of(values).to(rows)
 
 
@@ -216,9 +216,8 @@ class MiniBatch:
 
 
 def _pack(batch: TrainingBatch, indices: list[int]) -> MicroBatch:
-    packed = PackedSequences.pack([batch.sequences[i].token_ids for i in indices])
     responses = batch.response_lengths[indices]
-    offsets = torch.arange(int(responses.max()))
-    starts = packed.cu_seqlens[1:].long() - responses
+    packed = PackedSequences.pack([batch.sequences[i].token_ids for i in indices], responses.tolist())
+    offsets, starts = torch.arange(int(responses.max())), responses.cumsum(0) - responses
     places = torch.where(offsets < responses[:, None], starts[:, None] + offsets, 0)
     return MicroBatch(indices=indices, packed=packed, places=places)

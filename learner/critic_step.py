@@ -2,7 +2,7 @@
 
 Owns what a value backend calls during a step. Every trained token has the same say. Must not know optimizers.
 
-Legend: N trajectories, T response positions; M packed tokens of a micro-batch.
+Legend: N trajectories, T response positions; M scored tokens of a micro-batch.
 """
 
 from dataclasses import dataclass, field
@@ -29,6 +29,9 @@ class CriticStep:
     def __call__(self, values: Tensor, index: int) -> Tensor:
         """The micro-batch's share of the loss, scalar with gradient."""
         m, scores = self.mini_batch.micro_batches[index], self.scores
+        if not m.width:
+            # Of nothing: 0, with gradients of 0.
+            return values.sum()
         assert scores.models.values is not None and scores.advantages.returns is not None
         mask, old, returns = (
             m.pick(rows).to(values.device) for rows in (scores.mask, scores.models.values, scores.advantages.returns)

@@ -43,6 +43,9 @@ class PolicyStep:
     def __call__(self, said: TokenScores, index: int) -> Tensor:
         """The micro-batch's share of the loss, scalar with gradient."""
         m = self.mini_batch.micro_batches[index]
+        if not m.width:
+            # Of nothing: 0, with gradients of 0.
+            return said.logprobs.sum()
         logprobs = m.rows_of(said.logprobs)
         tokens = self._tokens(m, logprobs.detach())
         result = policy_loss(

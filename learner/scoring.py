@@ -6,6 +6,7 @@ packed micro-batches to rows. Must not know what is made of the numbers.
 Legend: N trajectories, T response positions.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -92,26 +93,29 @@ class Scorer:
         return self._policy(batch, part, with_sum_pi_squared=False)[0]
 
     def _policy(self, batch: TrainingBatch, part: MiniBatch, *, with_sum_pi_squared: bool) -> tuple[Tensor, Tensor]:
+        said = self.roles.policy.score(
+            part.packed, temperature=self.temperature, with_sum_pi_squared=with_sum_pi_squared
+        )
         logprobs, sum_pi_squared = torch.zeros(batch.shape), torch.zeros(batch.shape)
-        for m in part.micro_batches:
-            said = self.roles.policy.score(
-                m.packed, temperature=self.temperature, with_sum_pi_squared=with_sum_pi_squared
-            )
-            m.put(logprobs, said.logprobs)
-            if said.sum_pi_squared is not None:
-                m.put(sum_pi_squared, said.sum_pi_squared)
+        for m, own in zip(part.micro_batches, said, strict=True):
+            m.put(logprobs, own.logprobs)
+            if own.sum_pi_squared is not None:
+                m.put(sum_pi_squared, own.sum_pi_squared)
         return logprobs, sum_pi_squared
 
     def _reference(self, batch: TrainingBatch, part: MiniBatch) -> Tensor:
         assert self.roles.reference is not None
-        logprobs = torch.zeros(batch.shape)
-        for m in part.micro_batches:
-            m.put(logprobs, self.roles.reference.score(m.packed, temperature=self.temperature).logprobs)
-        return logprobs
+        said = self.roles.reference.score(part.packed, temperature=self.temperature)
+        return _rows(batch, part, [own.logprobs for own in said])
 
     def _values(self, batch: TrainingBatch, part: MiniBatch) -> Tensor:
         assert self.roles.critic is not None
-        values = torch.zeros(batch.shape)
-        for m in part.micro_batches:
-            m.put(values, self.roles.critic.values(m.packed))
-        return values
+        return _rows(batch, part, self.roles.critic.values(part.packed))
+
+
+def _rows(batch: TrainingBatch, part: MiniBatch, said: Sequence[Tensor]) -> Tensor:
+    """[N, T] of what a model said of each micro-batch, [M] each."""
+    rows = torch.zeros(batch.shape)
+    for m, values in zip(part.micro_batches, said, strict=True):
+        m.put(rows, values)
+    return rows

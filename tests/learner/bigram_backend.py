@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from learner.backend import LossFunction, StepResult, TokenScores, TrainBackend, ValueLoss
+from learner.backend import LazyLogits, LossFunction, StepResult, TokenScores, TrainBackend, ValueLoss
 from learner.packing import PackedSequences
 
 VOCABULARY = 12
@@ -62,33 +62,36 @@ class BigramBackend(Table):
 
     def score(
         self,
-        sequences: PackedSequences,
+        micro_batches: Sequence[PackedSequences],
         *,
         temperature: float,
         with_sum_pi_squared: bool = False,
         reference: TrainBackend | None = None,
-    ) -> TokenScores:
+    ) -> list[TokenScores]:
         self.calls.append("score")
+        theirs = logits_of(reference, micro_batches)
         with torch.no_grad():
-            return self.forward(sequences, temperature, reference, with_sum_pi_squared)
+            return [
+                self.forward(m, temperature, logits, with_sum_pi_squared)
+                for m, logits in zip(micro_batches, theirs, strict=True)
+            ]
 
     def forward(
         self,
         sequences: PackedSequences,
         temperature: float,
-        reference: TrainBackend | None = None,
+        reference: LazyLogits | None = None,
         with_sum_pi_squared: bool = False,
     ) -> TokenScores:
         log_p = torch.log_softmax(self.table[before(sequences)] / temperature, dim=1)
-        logprobs = log_p.gather(1, sequences.token_ids[:, None])[:, 0]
         exact_kl = None
         if reference is not None:
-            log_q = torch.log_softmax(reference.lazy_logits(sequences).chunk(slice(None)) / temperature, dim=1)
-            exact_kl = after_first(sequences, (log_p.exp() * (log_p - log_q.roll(1, dims=0))).sum(1))
+            log_q = torch.log_softmax(reference.chunk(slice(None)) / temperature, dim=1)
+            exact_kl = (log_p.exp() * (log_p - log_q)).sum(1)
         return TokenScores(
-            logprobs=after_first(sequences, logprobs),
-            entropy=after_first(sequences, -(log_p.exp() * log_p).sum(1)),
-            sum_pi_squared=after_first(sequences, log_p.exp().square().sum(1)) if with_sum_pi_squared else None,
+            logprobs=log_p.gather(1, sequences.labels[:, None])[:, 0],
+            entropy=-(log_p.exp() * log_p).sum(1),
+            sum_pi_squared=log_p.exp().square().sum(1) if with_sum_pi_squared else None,
             exact_kl=exact_kl,
         )
 
@@ -100,14 +103,16 @@ class BigramBackend(Table):
         temperature: float,
         reference: TrainBackend | None = None,
     ) -> StepResult:
+        theirs = logits_of(reference, micro_batches)
+
         def loss_of(index: int, sequences: PackedSequences) -> Callable[[], Tensor]:
-            return lambda: loss(self.forward(sequences, temperature, reference), index)
+            return lambda: loss(self.forward(sequences, temperature, theirs[index]), index)
 
         return self.descend([loss_of(*pair) for pair in enumerate(micro_batches)])
 
-    def lazy_logits(self, sequences: PackedSequences) -> "TableLogits":
+    def lazy_logits(self, micro_batches: Sequence[PackedSequences]) -> "list[TableLogits]":
         self.calls.append("lazy_logits")
-        return TableLogits(self.table.detach()[sequences.token_ids])
+        return [TableLogits(self.table.detach()[before(m)]) for m in micro_batches]
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield "table", self.table.detach()
@@ -133,13 +138,13 @@ class BigramCritic(Table):
     def __init__(self, *, lr: float = 0.5) -> None:
         super().__init__(torch.zeros(VOCABULARY), lr=lr)
 
-    def values(self, sequences: PackedSequences) -> Tensor:
+    def values(self, micro_batches: Sequence[PackedSequences]) -> list[Tensor]:
         self.calls.append("values")
         with torch.no_grad():
-            return self.forward(sequences)
+            return [self.forward(m) for m in micro_batches]
 
     def forward(self, sequences: PackedSequences) -> Tensor:
-        return after_first(sequences, self.table[before(sequences)])
+        return self.table[before(sequences)]
 
     def step(self, micro_batches: Sequence[PackedSequences], loss: ValueLoss) -> StepResult:
         def loss_of(index: int, sequences: PackedSequences) -> Callable[[], Tensor]:
@@ -149,10 +154,10 @@ class BigramCritic(Table):
 
 
 def before(sequences: PackedSequences) -> Tensor:
-    """[T]: the token before each."""
-    return torch.cat([torch.zeros(1, dtype=torch.int64), sequences.token_ids[:-1]])
+    """[M]: the token before each that is scored."""
+    return sequences.token_ids[sequences.sources]
 
 
-def after_first(sequences: PackedSequences, values: Tensor) -> Tensor:
-    """0 at each sequence's first token, which has none before it."""
-    return torch.where(sequences.position_ids == 0, 0.0, values)
+def logits_of(reference: TrainBackend | None, micro_batches: Sequence[PackedSequences]) -> Sequence[LazyLogits | None]:
+    """One a micro-batch."""
+    return [None] * len(micro_batches) if reference is None else reference.lazy_logits(micro_batches)

@@ -78,8 +78,8 @@ def test_packing_and_back_keeps_every_value_at_its_token(seed: int, max_tokens: 
     rows = torch.full(batch.shape, -1)
     for m in micro_batches:
         assert m.packed.num_tokens <= max_tokens or len(m.indices) == 1
-        m.put(rows, m.packed.token_ids)
-        own, mask = m.rows_of(m.packed.token_ids), m.pick(batch.sampled)
+        m.put(rows, m.packed.labels)
+        own, mask = m.rows_of(m.packed.labels), m.pick(batch.sampled)
         assert torch.equal(own[mask], m.pick(rows)[mask])
     for row, sequence in zip(rows, batch.sequences, strict=True):
         response = sequence.token_ids[-sequence.response_length :]
@@ -89,8 +89,8 @@ def test_packing_and_back_keeps_every_value_at_its_token(seed: int, max_tokens: 
 def test_rows_of_a_micro_batch_carry_gradients_to_their_tokens_alone() -> None:
     batch = TrainingBatch.build(two_groups(), mask_above=None)
     (m,) = MiniBatch.pack(batch, range(3), 100).micro_batches
-    values = torch.arange(float(m.packed.num_tokens), requires_grad=True)
+    values = torch.arange(float(m.packed.num_scored_tokens), requires_grad=True)
     m.rows_of(values)[m.pick(batch.mask)].sum().backward()
     assert values.grad is not None
-    # Prompt, response; prompt, sampled and environment; prompt, response.
-    assert values.grad.tolist() == [0, 0, 1, 1, 1, 0, 0, 1, 0, 0, 1]
+    # Response; sampled and environment; response.
+    assert values.grad.tolist() == [1, 1, 1, 1, 0, 1]

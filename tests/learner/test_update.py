@@ -268,7 +268,7 @@ def test_each_mini_batch_has_a_normaliser_of_its_own() -> None:
 def test_weights_are_of_the_proximal_policy_over_the_one_that_sampled() -> None:
     backend = BigramBackend()
     log_p = backend.forward(PackedSequences.pack([[1, 2, 3]]), TEMPERATURE).logprobs.detach()
-    mu = [float(log_p[1]) - 0.1, float(log_p[2]) - 5.0]
+    mu = [float(log_p[0]) - 0.1, float(log_p[1]) - 5.0]
     group = make_group(0, [1], [make_trajectory([2, 3], rollout_logprobs=mu), make_trajectory([2, 3])])
     _, outcome = update(backend, built(Batch(version=0, groups=[group])), config(correction=CorrectionConfig(cap=2.0)))
     assert outcome.corrected is not None
@@ -388,7 +388,7 @@ def test_what_was_scored_on_arrival_tells_mismatch_from_staleness() -> None:
     report = scores.corrected.diagnostics.decomposition
     # Of the first group alone, and there of the tokens that the version in force had sampled; their log μ is −1.
     assert report is not None and report.scored_share == 3 / 7
-    assert report.mismatch.k1 == pytest.approx(-1 - float(behaviour[[2, 3, 5]].mean()), rel=1e-5)
+    assert report.mismatch.k1 == pytest.approx(-1 - float(behaviour[[1, 2, 3]].mean()), rel=1e-5)
     assert report.staleness.max_abs > 0.01
     again = updater.score(batch).corrected
     assert again is not None and again.diagnostics.decomposition is not None
