@@ -9,8 +9,9 @@ from async_rl.config.option import walk
 from async_rl.config.part_rules import refuse
 from async_rl.config.schema import RunConfig
 
-FIXED = ("seed", "model.", "data.", "generation.group_size")
-"""Options, and sections, that decide what a group is."""
+FIXED = ("seed", "model.path", "model.dtype", "data.", "generation.group_size")
+"""Options, and sections, that decide what a group is. How models are spread over ranks is free: checkpoints load on any
+layout."""
 
 
 def check_resumable(earlier: RunConfig, config: RunConfig) -> None:

@@ -8,6 +8,7 @@ import math
 
 from async_rl.config.objective import Estimator
 from async_rl.config.objective_rules import VALUE_ESTIMATORS, check_objective
+from async_rl.config.parallel_rules import check_parallel, check_parallel_sizes, check_sizes
 from async_rl.config.part_rules import check_data, check_name, check_optimizer, check_reference, refuse
 from async_rl.config.schema import RunConfig
 
@@ -31,6 +32,9 @@ def check_run(config: RunConfig) -> None:
     _check_staleness(config)
     check_objective(config)
     _check_learner(config)
+    check_parallel(config)
+    if config.model.sizes.is_given:
+        check_parallel_sizes(config, config.model.sizes)
     check_optimizer(
         config.learner.optimizer,
         "learner.optimizer",
@@ -54,6 +58,7 @@ def _check_model(config: RunConfig) -> None:
         place="model.path",
         remedy="name a Hugging Face folder; `async-rl sft` makes one",
     )
+    check_sizes(config.model.sizes, "model.sizes")
 
 
 def optimizer_steps(config: RunConfig) -> int:

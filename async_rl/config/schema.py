@@ -7,6 +7,7 @@ Everybody else receives a part of this tree, already validated.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.objective import AdvantageConfig, CorrectionConfig, KLConfig, LossConfig
 from async_rl.config.option import option, section
 from async_rl.config.parallel import ParallelConfig, Recompute
@@ -46,6 +47,13 @@ class Schedule(StrEnum):
     cosine = "cosine"
 
 
+class LearnTurns(StrEnum):
+    """Which of the assistant's turns of a conversation are learned."""
+
+    all = "all"
+    last = "last"
+
+
 class Transport(StrEnum):
     """How weights travel from the learner to the generators."""
 
@@ -73,6 +81,10 @@ class ModelConfig:
 
     path: str = option("", "Hugging Face folder with config, weights (safetensors) and tokenizer.")
     dtype: Dtype = option(Dtype.float32, "Number format of the learner and of the engines.")
+    sizes: ModelSizes = section(
+        ModelSizes,
+        "The model's sizes, for a dry run where its folder is not at hand; all 0: read from its `config.json`.",
+    )
 
 
 @dataclass(frozen=True)
@@ -97,6 +109,25 @@ class DataConfig:
     )
     num_evaluate: int = option(256, "The same for the held-out rows.", minimum=0)
     shuffle: bool = option(True, "A new order in every epoch, from `seed`.")
+
+
+@dataclass(frozen=True)
+class SftDataConfig(DataConfig):
+    """What `async-rl sft` learns from."""
+
+    messages_column: str = option(
+        "messages", "Column with a conversation, a list of messages: a file whose first row has it is of conversations."
+    )
+    tools_column: str = option("tools", "Column with a conversation's tools, for the chat template; may be missing.")
+    learn_turns: LearnTurns = option(
+        LearnTurns.all, "Which of the assistant's turns of a conversation are learned: `all`, or the `last`."
+    )
+    max_tokens: int = option(
+        0,
+        "Longer rows, prompt and answers together, are left out, and counted in a message at the start; 0: what the "
+        "model reads and a micro-batch holds.",
+        minimum=0,
+    )
 
 
 @dataclass(frozen=True)
@@ -140,7 +171,9 @@ class GenerationConfig:
         64, "Requests at once in an engine; more are faster and staler. At least `group_size`.", minimum=1
     )
     max_model_len: int = option(256, "Longest prompt and response together.", minimum=2)
-    kv_cache_gib: float = option(1.0, "Memory for keys and values, per engine.", exclusive_minimum=0)
+    kv_cache_gib: float = option(
+        1.0, "Memory for keys and values, per engine; on GPUs, on each that the engine has.", exclusive_minimum=0
+    )
     kv_on_update: KvOnUpdate = option(
         KvOnUpdate.recompute,
         "Running requests, when weights change: `recompute` their keys and values under the new weights, "
@@ -288,6 +321,15 @@ class ClusterConfig:
     address: str = option("", "Ray cluster to join; empty starts one on this machine.")
     num_nodes: int = option(1, "Machines of the cluster.", minimum=1)
     gpus_per_node: int = option(0, "GPUs of each; 0: a run on CPUs.", minimum=0)
+    gpu_memory_gib: float = option(
+        0.0, "Memory of a GPU: a run that cannot fit is refused before it starts; 0: not known.", minimum=0
+    )
+    peak_tflops: float = option(
+        0.0,
+        "What a rank's device can do at most, in 10¹² floating-point operations a second: MFU is a share of it. 0: "
+        "measured at the start, by large matrix products.",
+        minimum=0,
+    )
     pin_cores: bool = option(True, "On CPU, pin each generator to a core of its own and the learner to what is left.")
 
 
@@ -321,14 +363,14 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class SftConfig:
-    """`async-rl sft`: prompt and answer pairs; loss on the answer only."""
+    """`async-rl sft`: conversations, or prompt and answer pairs; loss on the answers only."""
 
     output: str = option("models/sft", "Hugging Face folder to write.")
     runs_dir: str = option("runs", "Where the run's folder is kept.")
     name: str = option("sft", "The run's folder is `runs_dir`/`name`.")
     seed: int = option(0, "Seed of data order and initial weights.", minimum=0, maximum=2**31 - 1)
     steps: int = option(500, "Optimizer steps.", minimum=1)
-    batch_size: int = option(64, "Pairs a step.", minimum=1)
+    batch_size: int = option(64, "Rows a step.", minimum=1)
     micro_batch_tokens: int = option(8192, "Tokens packed into one forward pass.", minimum=1)
     validate_every: int = option(100, "Steps between two validation losses.", minimum=1)
     num_threads: int = option(2, "CPU threads of each rank; ignored on GPUs.", minimum=1)
@@ -336,6 +378,6 @@ class SftConfig:
     recompute: Recompute = option(Recompute.none, "As `learner.recompute` of `async-rl launch`.")
     model: ModelConfig = section(ModelConfig, "The model to start from; without a path, `new_model` is made.")
     new_model: NewModel = section(NewModel, "Shape of a model made from scratch (`model.path` empty).")
-    data: DataConfig = section(DataConfig, "Pairs.")
+    data: SftDataConfig = section(SftDataConfig, "Conversations or pairs.")
     optimizer: OptimizerConfig = section(OptimizerConfig, "The optimizer.")
     tracking: TrackingConfig = section(TrackingConfig, "Metrics.")

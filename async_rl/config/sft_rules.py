@@ -3,6 +3,7 @@
 Owns the rules that join options of `async-rl sft`; must not look at the machine or at any file.
 """
 
+from async_rl.config.parallel_rules import check_layout, check_layout_sizes, check_sizes
 from async_rl.config.part_rules import check_data, check_name, check_optimizer, refuse
 from async_rl.config.schema import DataConfig, NewModel, SftConfig
 
@@ -17,6 +18,10 @@ def check_sft(config: SftConfig) -> None:
         _check_new_model(config.new_model, config.data)
     check_data(config.data)
     _check_sft_lengths(config)
+    check_layout(config.parallel, "parallel")
+    check_sizes(config.model.sizes, "model.sizes")
+    if config.model.sizes.is_given:
+        check_layout_sizes(config.parallel, config.model.sizes, "parallel")
     check_optimizer(config.optimizer, "optimizer", config.steps)
 
 
