@@ -4,7 +4,8 @@ Owns reading and the words for what is wrong with a file. Knows no tokenizer.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,32 @@ from async_rl.protocol import Scalar
 _TASK = "data.task"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One row of a file."""
+
+    values: Mapping[str, object]
+    place: str
+    """`rows.jsonl, row 3`"""
+    option: str
+    """Which names the file."""
+
+    def column(self, name: str, option: str) -> object:
+        """A value that has to be there; a `DataError` where it is not, naming the option `data.…` of its name."""
+        if name not in self.values:
+            raise DataError(
+                f"{self.place} has no column {name!r}, only {', '.join(self.values)}",
+                place=f"{self.option}, data.{option}",
+                remedy=f"name the column with data.{option}=…",
+            )
+        value = self.values[name]
+        if value is None:
+            raise DataError(
+                f"{self.place}: {name!r} is null", place=self.option, remedy="give it a value, or leave the row out"
+            )
+        return value
+
+
 def load_rows(config: DataConfig, *, is_held_out: bool, seed: int) -> Sequence[Row]:
     """The rows of one split, at most as many as the config says.
 
@@ -28,12 +55,7 @@ def load_rows(config: DataConfig, *, is_held_out: bool, seed: int) -> Sequence[R
     """
     if config.task:
         return _make_rows(config, is_held_out=is_held_out, seed=seed)
-    option, name = ("data.evaluate", config.evaluate) if is_held_out else ("data.train", config.train)
-    if is_held_out and not name:
-        return []
-    rows = read_file(Path(name), config, option)
-    limit = config.num_evaluate if is_held_out else config.num_train
-    return rows[:limit] if limit else rows
+    return [to_row(record, config) for record in load_records(config, is_held_out=is_held_out)]
 
 
 def load_task(spec: str) -> Task:
@@ -74,12 +96,21 @@ def _make_rows(config: DataConfig, *, is_held_out: bool, seed: int) -> Sequence[
     return rows
 
 
-def read_file(path: Path, config: DataConfig, option: str) -> list[Row]:
-    """All rows of a JSONL or parquet file.
+def load_records(config: DataConfig, *, is_held_out: bool) -> list[Record]:
+    """The rows of one split's JSONL or parquet file as they stand in it, at most as many as the config says.
 
     Raises:
-        DataError: the file is missing, malformed, lacks a column, or has no rows.
+        DataError: the file is missing, malformed, or has no rows.
     """
+    option, name = ("data.evaluate", config.evaluate) if is_held_out else ("data.train", config.train)
+    if is_held_out and not name:
+        return []
+    records = _read_file(Path(name), option)
+    limit = config.num_evaluate if is_held_out else config.num_train
+    return records[:limit] if limit else records
+
+
+def _read_file(path: Path, option: str) -> list[Record]:
     if not path.is_file():
         raise DataError(
             f"there is no file {path}",
@@ -87,15 +118,17 @@ def read_file(path: Path, config: DataConfig, option: str) -> list[Row]:
             remedy=f"give a JSONL or parquet file that exists, from {Path.cwd()}",
         )
     if path.suffix == ".parquet":
-        records = _read_parquet(path, option)
+        rows = _read_parquet(path, option)
     elif path.suffix in (".jsonl", ".json"):
-        records = _read_jsonl(path, option)
+        rows = _read_jsonl(path, option)
     else:
         raise DataError(f"{path} is neither .jsonl nor .parquet", place=option, remedy="convert it to one of them")
-    rows = [_to_row(record, config, f"{path}, row {number}", option) for number, record in enumerate(records, 1)]
-    if not rows:
+    records = [
+        Record(values=values, place=f"{path}, row {number}", option=option) for number, values in enumerate(rows, 1)
+    ]
+    if not records:
         raise DataError(f"{path} has no rows", place=option, remedy="give a file with at least one row")
-    return rows
+    return records
 
 
 def _read_jsonl(path: Path, option: str) -> Iterator[dict[str, object]]:
@@ -127,29 +160,22 @@ def _read_parquet(path: Path, option: str) -> Iterator[dict[str, object]]:
         yield from batch.to_pylist()
 
 
-def _to_row(record: dict[str, object], config: DataConfig, place: str, option: str) -> Row:
-    prompt = _column(record, config.prompt_column, "prompt_column", place, option)
-    answer = _column(record, config.answer_column, "answer_column", place, option)
-    task = _column(record, config.task_column, "task_column", place, option) if config.task_column else ""
-    rest = {k: v for k, v in record.items() if k not in (config.prompt_column, config.answer_column)}
+def to_row(record: Record, config: DataConfig) -> Row:
+    """A record as a prompt with what is known of its answer.
+
+    Raises:
+        DataError: a column is missing, null, or no prompt.
+    """
+    prompt = record.column(config.prompt_column, "prompt_column")
+    answer = record.column(config.answer_column, "answer_column")
+    task = record.column(config.task_column, "task_column") if config.task_column else ""
+    rest = {k: v for k, v in record.values.items() if k not in (config.prompt_column, config.answer_column)}
     return Row(
-        prompt=_to_prompt(prompt, f"{place}, column {config.prompt_column!r}", option),
+        prompt=_to_prompt(prompt, f"{record.place}, column {config.prompt_column!r}", record.option),
         answer=answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, default=str),
         task=str(task),
         metadata={name: _to_scalar(value) for name, value in rest.items()},
     )
-
-
-def _column(record: dict[str, object], column: str, option_name: str, place: str, option: str) -> object:
-    if column not in record:
-        raise DataError(
-            f"{place} has no column {column!r}, only {', '.join(record)}",
-            place=f"{option}, data.{option_name}",
-            remedy=f"name the column with data.{option_name}=…",
-        )
-    if record[column] is None:
-        raise DataError(f"{place}: {column!r} is null", place=option, remedy="give it a value, or leave the row out")
-    return record[column]
 
 
 def _to_prompt(value: object, place: str, option: str) -> str | list[ChatMessage]:

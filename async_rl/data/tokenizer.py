@@ -3,9 +3,11 @@
 The only module that imports transformers' and tokenizers' tokenizers on the driver's side.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
+from jinja2.exceptions import TemplateError
 from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as RustTokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -62,21 +64,64 @@ class Tokenizer:
         Raises:
             DataError: there are messages, but no chat template.
         """
-        if isinstance(prompt, str):
-            return prompt
+        return prompt if isinstance(prompt, str) else self.render_chat(prompt, tools=(), for_answer=True)
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, object]], *, tools: Sequence[Mapping[str, object]], for_answer: bool
+    ) -> str:
+        """Messages through the chat template, `for_answer` up to where the assistant's next turn begins.
+
+        Raises:
+            DataError: there is no chat template, or it refuses these messages.
+        """
         if self._tokenizer.chat_template is None:
             raise DataError(
-                "a prompt is a list of messages, but the tokenizer has no chat template",
-                place=f"data.prompt_column, {self._folder}",
-                remedy="give prompts as text, or a model whose tokenizer has a chat template",
+                "there are messages, and the tokenizer has no chat template",
+                place=f"data, {self._folder}",
+                remedy="put a chat_template.jinja into the model's folder, take a model whose tokenizer has one, or "
+                "give prompts as text",
             )
-        text = self._tokenizer.apply_chat_template(list(prompt), tokenize=False, add_generation_prompt=True)
+        try:
+            text = self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tools=[dict(tool) for tool in tools] or None,
+                tokenize=False,
+                add_generation_prompt=for_answer,
+            )
+        except TemplateError as error:
+            roles = ", ".join(str(message["role"]) for message in messages)
+            raise DataError(
+                f"the chat template refuses messages of {roles}: {error}",
+                place=f"data, {self._folder}",
+                remedy="order the messages as the template wants them, or change its chat_template.jinja",
+            ) from error
         assert isinstance(text, str)
         return text
 
     def encode(self, text: str) -> list[int]:
         """Token ids, without special tokens of its own: a rendered prompt has those it needs."""
         return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+        """Token ids as `encode`, and the character of the text at which each begins.
+
+        Raises:
+            ModelError: the tokenizer does not know where its tokens stand.
+        """
+        if not self._tokenizer.is_fast:
+            raise ModelError(
+                "the tokenizer does not say which token is of which text, so turns cannot be told apart",
+                place=f"model.path, {self._folder}",
+                remedy="give the folder a tokenizer.json (transformers' AutoTokenizer.save_pretrained writes one)",
+            )
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        return list(encoded["input_ids"]), [start for start, _ in encoded["offset_mapping"]]
+
+    @cached_property
+    def closing_token_ids(self) -> frozenset[int]:
+        """Special tokens, one of which may end a turn: all but the unknown one, which is text."""
+        added = {number for number, token in self._tokenizer.added_tokens_decoder.items() if token.special}
+        return frozenset(added | set(self._tokenizer.all_special_ids)) - {self.unknown_token_id}
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text without special tokens."""
