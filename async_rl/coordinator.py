@@ -12,12 +12,10 @@ feasible from the next batch on, so no chosen group is ever over the bound.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import msgspec
-
 from async_rl.buffer import Selection, TrajectoryBuffer
 from async_rl.config.schema import OverBound
 from async_rl.ledger import Counts, Ledger, LedgerSnapshot, State
-from async_rl.protocol import TrajectoryGroup, VersionSpan
+from async_rl.protocol import TrajectoryGroup
 from async_rl.staleness import StalenessGate
 
 
@@ -172,16 +170,26 @@ class Coordinator:
         version: int,
         snapshot: LedgerSnapshot,
         journal: Iterable[TrajectoryGroup],
+        first_attempt: int = 0,
     ) -> "Coordinator":
         """The coordinator of a checkpoint: groups of the journal that it has not seen go back into the buffer.
 
         Those that cannot meet the bound any more queue again.
+
+        Args:
+            gate: the run's, as are `over_bound` and `max_attempts`.
+            over_bound: see `TrajectoryBuffer`.
+            max_attempts: see `Ledger`.
+            version: the checkpoint's.
+            snapshot: the checkpoint's.
+            journal: as `Journal.load` restates them for this version.
+            first_attempt: see `Ledger.restore`.
         """
         ended = set(range(snapshot.issued)) - snapshot.live_failures.keys()
-        kept = {g.group_id: mirror_versions(g, version) for g in journal if g.group_id not in ended}
+        kept = {g.group_id: g for g in journal if g.group_id not in ended}
         coordinator = cls(
             gate=gate,
-            ledger=Ledger.restore(snapshot, kept, max_attempts=max_attempts),
+            ledger=Ledger.restore(snapshot, kept, max_attempts=max_attempts, first_attempt=first_attempt),
             buffer=TrajectoryBuffer(gate, over_bound),
             version=version,
         )
@@ -191,6 +199,24 @@ class Coordinator:
             else:
                 coordinator.ledger.requeue(group.group_id)
         return coordinator
+
+    def roll_back(self, *, version: int, snapshot: LedgerSnapshot, journal: Iterable[TrajectoryGroup]) -> None:
+        """Becomes what `restore` makes of a checkpoint, among generators that live on.
+
+        Their leases have ended, and what they may still deliver for them never counts.
+        """
+        restored = self.restore(
+            self.gate,
+            self.buffer.over_bound,
+            max_attempts=self.ledger.max_attempts,
+            version=version,
+            snapshot=snapshot,
+            journal=journal,
+            first_attempt=self.ledger.unused_attempt,
+        )
+        self.ledger, self.buffer, self.version = restored.ledger, restored.buffer, restored.version
+        self.batch = []
+        self.failed_in_a_row = 0
 
     def _outstanding(self) -> list[int]:
         """Deadlines of the groups that batches have yet to take."""
@@ -206,22 +232,3 @@ class Coordinator:
         for group_id in selection.requeued:
             self.buffer.remove(group_id)
             self.ledger.requeue(group_id)
-
-
-def mirror_versions(group: TrajectoryGroup, version: int) -> TrajectoryGroup:
-    """Restates versions that a restart at `version` has undone, by their distance.
-
-    After a restart, weights newer than the checkpoint belong to a history that no longer exists. From version
-    w > v of that history to version u of the new one lie (w − v) + (u − v) updates, by way of v. Version
-    2v − w lies as far: staleness stays what it means, the number of updates between two policies.
-    """
-    if group.newest_version <= version:
-        return group
-    return msgspec.structs.replace(
-        group,
-        trajectories=[msgspec.structs.replace(t, spans=_mirrored(t.spans, version)) for t in group.trajectories],
-    )
-
-
-def _mirrored(spans: list[VersionSpan], version: int) -> list[VersionSpan]:
-    return [msgspec.structs.replace(s, version=min(s.version, 2 * version - s.version)) for s in spans]

@@ -18,6 +18,7 @@ import xxhash
 
 from async_rl.disk import writing
 from async_rl.errors import ResourceError
+from async_rl.history import mirror_versions
 from async_rl.protocol import TrajectoryGroup
 
 logger = logging.getLogger(__name__)
@@ -50,11 +51,14 @@ class Journal:
         for group_id in group_ids:
             self._path(group_id).unlink(missing_ok=True)
 
-    def load(self) -> list[TrajectoryGroup]:
-        """All groups, in the order of their ids; torn files are removed and named in a warning.
+    def load(self, version: int) -> list[TrajectoryGroup]:
+        """All groups, in the order of their ids, restated for a history that goes on from `version`.
+
+        They are restated in their files, too: at a later restart, versions that were lost by this one must not pass for
+        those of the same numbers that came after it. Torn files are removed and named in a warning.
 
         Raises:
-            ResourceError: a file is whole, but of another version of async-rl.
+            ResourceError: a file is whole, but of another version of async-rl; or it cannot be written.
         """
         for unfinished in self.folder.glob(f"*{UNFINISHED}"):
             unfinished.unlink()
@@ -65,8 +69,14 @@ class Journal:
                 logger.warning("the journal's %s is torn: its group will be generated again", path.name)
                 path.unlink()
             else:
-                groups.append(group)
+                groups.append(self._restate(group, version))
         return groups
+
+    def _restate(self, group: TrajectoryGroup, version: int) -> TrajectoryGroup:
+        restated = mirror_versions(group, version)
+        if restated is not group:
+            self.append(restated)
+        return restated
 
     def _path(self, group_id: int) -> Path:
         return self.folder / f"{group_id:010d}{SUFFIX}"

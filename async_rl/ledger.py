@@ -77,8 +77,8 @@ class LiveGroup:
     """One live group."""
 
     state: State = State.QUEUED
-    num_leases: int = 0
-    """Leases begun: the number of the next lease's attempt."""
+    next_attempt: int = 0
+    """The number of the next lease's attempt."""
     failures: int = 0
     """Leases that ended without delivery."""
     failed_by: str | None = None
@@ -102,6 +102,10 @@ class Ledger:
 
     max_attempts: int
     issued: int = 0
+    first_attempt: int = 0
+    """The number of every group's first attempt."""
+    unused_attempt: int = 0
+    """A number above those of all attempts so far."""
     records: dict[int, LiveGroup] = field(default_factory=dict)
     ended: Counter[State] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -113,15 +117,16 @@ class Ledger:
         """A new group enters the queue; returns its id."""
         group_id = self.issued
         self.issued += 1
-        self.records[group_id] = LiveGroup()
+        self.records[group_id] = LiveGroup(next_attempt=self.first_attempt)
         return group_id
 
     def lease(self, group_id: int, holder: str, *, version: int, expires_s: float) -> int:
         """Hands a queued group to a generator; returns the attempt number that its delivery must carry."""
         record = self._record(group_id, State.QUEUED)
         record.state = State.LEASED
-        record.holding = Holding(holder=holder, attempt=record.num_leases, expires_s=expires_s, version=version)
-        record.num_leases += 1
+        record.holding = Holding(holder=holder, attempt=record.next_attempt, expires_s=expires_s, version=version)
+        record.next_attempt += 1
+        self.unused_attempt = max(self.unused_attempt, record.next_attempt)
         return record.holding.attempt
 
     def deliver(self, group_id: int, attempt: int, holder: str) -> bool:
@@ -227,19 +232,33 @@ class Ledger:
         )
 
     @classmethod
-    def restore(cls, snapshot: LedgerSnapshot, journaled: Iterable[int], *, max_attempts: int) -> "Ledger":
+    def restore(
+        cls, snapshot: LedgerSnapshot, journaled: Iterable[int], *, max_attempts: int, first_attempt: int = 0
+    ) -> "Ledger":
         """The ledger of a checkpoint, with the groups of the journal delivered and every other live group queued.
 
         A journaled group that was issued after the checkpoint counts as issued again, with all ids before it:
         ids decide prompts, so none may be skipped.
+
+        Args:
+            snapshot: the checkpoint's.
+            journaled: groups of the journal that the checkpoint has not seen.
+            max_attempts: see `Ledger`.
+            first_attempt: where generators live on that still work for leases of the history that is undone, a number
+                above those of all its attempts: a delivery for one of them must not pass for one of a new lease.
         """
         journaled = set(journaled)
-        ledger = cls(max_attempts=max_attempts, issued=max([snapshot.issued, *(i + 1 for i in journaled)]))
+        ledger = cls(
+            max_attempts=max_attempts,
+            issued=max([snapshot.issued, *(i + 1 for i in journaled)]),
+            first_attempt=first_attempt,
+            unused_attempt=first_attempt,
+        )
         ledger.ended = Counter({State(name): n for name, n in snapshot.ended.items()})
         live = snapshot.live_failures | dict.fromkeys(range(snapshot.issued, ledger.issued), 0)
         for group_id, failures in live.items():
             state = State.DELIVERED if group_id in journaled else State.QUEUED
-            ledger.records[group_id] = LiveGroup(state=state, failures=failures)
+            ledger.records[group_id] = LiveGroup(state=state, failures=failures, next_attempt=first_attempt)
         return ledger
 
     # --- inside --------------------------------------------------------------------------------

@@ -223,7 +223,7 @@ class Run:
             max_attempts=attempts,
             version=state.version,
             snapshot=state.ledger,
-            journal=self._journal.load(),
+            journal=self._journal.load(state.version),
         )
 
     def _listen_for_signals(self, controller: Controller) -> None:

@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from async_rl.config.schema import OverBound
-from async_rl.coordinator import Coordinator, mirror_versions
+from async_rl.coordinator import Coordinator
+from async_rl.history import mirror_versions
 from async_rl.ledger import Counts, LedgerSnapshot, State
 from async_rl.protocol import TrajectoryGroup
 from async_rl.staleness import StalenessGate
@@ -26,6 +27,24 @@ def make_coordinator(
 
 
 @dataclass(frozen=True)
+class Weights:
+    """A version, and the history that made it: after every restart, versions of the same numbers are others."""
+
+    history: int
+    version: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """A lease as its generator has it."""
+
+    group_id: int
+    attempt: int
+    incarnation: str
+    began_with: Weights
+
+
+@dataclass(frozen=True)
 class Kept:
     """The last checkpoint, with the test's own account of what it had trained."""
 
@@ -37,7 +56,7 @@ class Kept:
 class Loop(RuleBasedStateMachine):
     """Generators, a learner and a channel that do anything they might, beside a naive account of it all.
 
-    The account keeps plain sets of ids, and the tokens' versions that the test itself made up.
+    The account keeps plain sets of ids, and the weights that sampled each token, as the test itself made them up.
     """
 
     @initialize(
@@ -53,48 +72,62 @@ class Loop(RuleBasedStateMachine):
         )
         self.now_s = 0.0
         self.births = 0
-        self.lives: dict[str, int] = {}  # active version by incarnation
-        self.start_generator(0)
-        self.start_generator(0)
-        self.work: list[tuple[int, int, str, int]] = []  # (group, attempt, incarnation, version at the start)
+        self.roots = [0]  # the version at which each history began
+        self.published = 0
+        self.lives: dict[str, Weights] = {}  # what each incarnation samples with
+        self.start_generator()
+        self.start_generator()
+        self.work: list[Work] = []
         self.sent: list[TrajectoryGroup] = []
+        self.sampled_by: dict[int, list[Weights]] = {}  # of the delivery that counted
         self.journal: dict[int, TrajectoryGroup] = {}
         self.trained: Counter[int] = Counter()
         self.seen_ids: set[int] = set()
-        self.published = 0
         self.kept = Kept(0, self.coordinator.snapshot(), Counter())
 
-    def start_generator(self, version: int) -> None:
-        self.lives[f"g{self.births:03d}"] = version
+    @property
+    def history(self) -> int:
+        return len(self.roots) - 1
+
+    def start_generator(self) -> None:
+        self.lives[f"g{self.births:03d}"] = Weights(self.history, self.published)
         self.births += 1
+
+    def staleness(self, weights: Weights) -> int:
+        """Updates between some weights and the learner's, by way of where their histories part."""
+        fork = min([weights.version, *self.roots[weights.history + 1 :]])
+        return weights.version - fork + self.coordinator.version - fork
 
     # --- generators ---
 
     @rule(data=st.data(), wanted=st.integers(1, 5))
     def lease(self, data: st.DataObject, wanted: int) -> None:
-        holder = data.draw(st.sampled_from(sorted(self.lives)))
+        ready = sorted(name for name, weights in self.lives.items() if weights.history == self.history)
+        if not ready:
+            return
+        holder = data.draw(st.sampled_from(ready))
         active = self.lives[holder]
-        for terms in self.coordinator.lease(holder, active, wanted=wanted, now_s=self.now_s, timeout_s=LEASE_S):
-            self.work.append((terms.group_id, terms.attempt, holder, active))
+        for terms in self.coordinator.lease(holder, active.version, wanted=wanted, now_s=self.now_s, timeout_s=LEASE_S):
+            self.work.append(Work(terms.group_id, terms.attempt, holder, active))
             self.seen_ids.add(terms.group_id)
 
     @precondition(lambda self: self.work)
     @rule(data=st.data())
     def deliver(self, data: st.DataObject) -> None:
-        item = data.draw(st.sampled_from(self.work))
-        self.work.remove(item)
-        group_id, attempt, incarnation, begun = item
-        newest = self.lives.get(incarnation, begun)
-        versions = tuple(sorted(data.draw(st.lists(st.integers(begun, newest), min_size=1, max_size=3))))
-        group = make_group(group_id, versions, attempt=attempt, incarnation=incarnation)
-        self.receive(group, has_signal=data.draw(st.integers(0, 9)) > 0)
+        work = data.draw(st.sampled_from(self.work))
+        self.work.remove(work)
+        history, begun = work.began_with.history, work.began_with.version
+        now = self.lives.get(work.incarnation, work.began_with)
+        newest = now.version if now.history == history else begun
+        versions = sorted(data.draw(st.lists(st.integers(begun, newest), min_size=1, max_size=3)))
+        self.receive(work, versions, has_signal=data.draw(st.integers(0, 9)) > 0)
 
     @precondition(lambda self: self.work)
     @rule()
     def everything_arrives(self) -> None:
         """Without this rule, random steps rarely get far."""
-        for group_id, attempt, incarnation, begun in self.work:
-            self.receive(make_group(group_id, (begun,), attempt=attempt, incarnation=incarnation), has_signal=True)
+        for work in self.work:
+            self.receive(work, [work.began_with.version], has_signal=True)
         self.work.clear()
 
     @precondition(lambda self: self.sent)
@@ -105,31 +138,38 @@ class Loop(RuleBasedStateMachine):
         assert not self.coordinator.deliver(group)
         assert self.coordinator.counts == before
 
-    def receive(self, group: TrajectoryGroup, *, has_signal: bool) -> None:
+    def receive(self, work: Work, versions: list[int], *, has_signal: bool) -> None:
+        group = make_group(work.group_id, tuple(versions), attempt=work.attempt, incarnation=work.incarnation)
         counted = self.coordinator.deliver(group, has_signal=has_signal)
         self.sent.append(group)
+        history = work.began_with.history
+        assert not counted or history == self.history, "work of a history that was undone"
         if counted and has_signal:
             self.journal[group.group_id] = group
+            self.sampled_by[group.group_id] = [Weights(history, version) for version in versions]
 
     @precondition(lambda self: self.work)
     @rule(data=st.data())
     def give_back(self, data: st.DataObject) -> None:
-        item = data.draw(st.sampled_from(self.work))
-        self.work.remove(item)
-        self.coordinator.give_back(item[0], item[1], item[2], "reward raised")
+        work = data.draw(st.sampled_from(self.work))
+        self.work.remove(work)
+        state = self.coordinator.give_back(work.group_id, work.attempt, work.incarnation, "reward raised")
+        assert state is None or work.began_with.history == self.history
 
     @rule(data=st.data())
     def die_and_start_again(self, data: st.DataObject) -> None:
         incarnation = data.draw(st.sampled_from(sorted(self.lives)))
         del self.lives[incarnation]
-        self.start_generator(self.published)
+        self.start_generator()
         self.coordinator.ledger.give_back_all(incarnation, "died")
         # Its last deliveries may still be on the way: `work` keeps them.
 
     @rule(data=st.data())
     def activate(self, data: st.DataObject) -> None:
         incarnation = data.draw(st.sampled_from(sorted(self.lives)))
-        self.lives[incarnation] = data.draw(st.integers(self.lives[incarnation], self.published))
+        active = self.lives[incarnation]
+        oldest = active.version if active.history == self.history else self.roots[-1]
+        self.lives[incarnation] = Weights(self.history, data.draw(st.integers(oldest, self.published)))
 
     # --- time and the learner ---
 
@@ -148,10 +188,12 @@ class Loop(RuleBasedStateMachine):
         if over_bound is OverBound.wait:
             assert not decision.stale and not decision.requeued
         for group in decision.groups:
+            staleness = [self.staleness(weights) for weights in self.sampled_by[group.group_id]]
+            assert [version - int(v) for v in group.trajectories[0].weight_versions] == staleness
             if over_bound in (OverBound.wait, OverBound.drop, OverBound.requeue):
-                assert version - group.oldest_version <= maximum
+                assert max(staleness) <= maximum
             if over_bound is OverBound.mask:
-                assert version - group.newest_version <= maximum, "some token must be inside the bound"
+                assert min(staleness) <= maximum, "some token must be inside the bound"
 
     @precondition(lambda self: self.coordinator.batch)
     @rule()
@@ -169,28 +211,44 @@ class Loop(RuleBasedStateMachine):
         self.kept = Kept(self.coordinator.version, self.coordinator.snapshot(), Counter(self.trained))
         self.journal = {i: group for i, group in self.journal.items() if i not in self.trained}
 
-    @rule()
-    def restart_from_the_checkpoint(self) -> None:
-        before, self.trained = self.coordinator, Counter(self.kept.trained)
-        self.coordinator = Coordinator.restore(
-            before.gate,
-            before.buffer.over_bound,
-            max_attempts=3,
-            version=self.kept.version,
-            snapshot=self.kept.snapshot,
-            journal=self.journal.values(),
-        )
-        self.seen_ids = set(range(max([self.kept.snapshot.issued, *(i + 1 for i in self.journal)])))
-        assert self.coordinator.counts.leased == 0
-        unseen = set(self.journal) - set(self.trained)
-        delivered = set(self.coordinator.ledger.in_state(State.DELIVERED))
-        assert delivered <= unseen
-        self.journal = {i: group for i, group in self.journal.items() if i in delivered}
-        self.lives.clear()
-        self.work.clear()
+    @rule(generators_live=st.booleans(), ready=st.booleans())
+    def go_back_to_the_checkpoint(self, generators_live: bool, ready: bool) -> None:
+        """The learner has died, or every process has.
+
+        Generators that live on have weights and work of the history that is undone, until they activate the new one's.
+        """
+        before, kept = self.coordinator, self.kept
+        self.begin_history()
+        journal = self.journal.values()
+        if generators_live:
+            before.roll_back(version=kept.version, snapshot=kept.snapshot, journal=journal)
+            if ready:
+                self.lives = dict.fromkeys(self.lives, Weights(self.history, self.published))
+        else:
+            self.coordinator = Coordinator.restore(
+                before.gate,
+                before.buffer.over_bound,
+                max_attempts=3,
+                version=kept.version,
+                snapshot=kept.snapshot,
+                journal=journal,
+            )
+            self.work.clear()
+            self.lives.clear()
+            self.start_generator()
+            self.start_generator()
+        self.check_restored()
+
+    def begin_history(self) -> None:
+        self.roots.append(self.kept.version)
         self.published = self.kept.version
-        self.start_generator(self.published)
-        self.start_generator(self.published)
+        self.trained = Counter(self.kept.trained)
+        self.journal = {i: mirror_versions(group, self.kept.version) for i, group in self.journal.items()}
+
+    def check_restored(self) -> None:
+        self.seen_ids = set(range(max([self.kept.snapshot.issued, *(i + 1 for i in self.journal)])))
+        assert self.coordinator.counts.leased == 0 and not self.coordinator.batch
+        assert set(self.coordinator.ledger.in_state(State.DELIVERED)) <= set(self.journal) - set(self.trained)
 
     # --- what always holds ---
 
@@ -219,7 +277,7 @@ class Loop(RuleBasedStateMachine):
         assert c.gate.crowded(deadlines, next_version) is None
 
 
-Loop.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+Loop.TestCase.settings = settings(max_examples=400, stateful_step_count=60, deadline=None)
 TestLoop = Loop.TestCase
 
 
@@ -265,13 +323,6 @@ def test_drop_makes_the_straggler_stale_and_gives_its_place_back() -> None:
     assert run_lease(c, "g0", 0, 1) == [1]
 
 
-def test_versions_undone_by_a_restart_keep_their_distance() -> None:
-    mirrored = mirror_versions(make_group(0, (3, 5, 7)), 5)
-    assert [s.version for s in mirrored.trajectories[0].spans] == [3, 5, 3]
-    untouched = make_group(0, (3, 5))
-    assert mirror_versions(untouched, 5) is untouched
-
-
 def test_counts_name_every_state() -> None:
     assert set(Counts.__struct_fields__) == {"issued", *(s.value for s in State)}
 
@@ -290,7 +341,8 @@ def test_a_generator_gets_no_lease_that_only_the_batch_in_training_could_have_ta
 def test_a_restart_generates_again_what_the_lost_history_left_too_far_away() -> None:
     c = make_coordinator(maximum=2, depth=1, groups_per_step=1)
     snapshot = c.snapshot()
-    journal = [make_group(0, (1,)), make_group(1, (2,)), make_group(2, (3,)), make_group(3, (0,))]
+    lost = [make_group(0, (1,)), make_group(1, (2,)), make_group(2, (3,)), make_group(3, (0,))]
+    journal = [mirror_versions(group, 0) for group in lost]
     restored = Coordinator.restore(
         c.gate, OverBound.wait, max_attempts=3, version=0, snapshot=snapshot, journal=journal
     )
@@ -321,3 +373,24 @@ def test_a_generator_alone_tries_again() -> None:
     for group_id in run_lease(c, "g0", 0, 4):
         c.give_back(group_id, 0, "g0", "reward raised")
     assert run_lease(c, "g0", 0, 4) == [0, 1, 2, 3]
+
+
+def test_after_a_roll_back_only_new_leases_count_though_groups_and_generators_are_the_same() -> None:
+    c = make_coordinator(maximum=2, depth=1)
+    start = c.snapshot()
+    assert run_lease(c, "g0", 0, 4) == [0, 1, 2, 3]
+    for group_id in (0, 1):
+        c.deliver(make_group(group_id))
+    c.select()
+    c.commit(1)
+    c.give_back(2, 0, "g0", "reward raised")
+    assert run_lease(c, "g0", 1, 2) == [2, 4]
+    c.roll_back(version=0, snapshot=start, journal=[make_group(0), make_group(1)])
+    assert (c.version, c.counts.delivered, c.counts.issued) == (0, 2, 2)
+    terms = c.lease("g0", 0, wanted=2, now_s=0.0, timeout_s=LEASE_S)
+    assert [(t.group_id, t.attempt) for t in terms] == [(2, 2), (3, 2)]
+    before = c.counts
+    for group_id, attempt in ((2, 0), (2, 1), (3, 0), (4, 0)):
+        assert not c.deliver(make_group(group_id, (1,), attempt=attempt)), "its lease ended with its history"
+    assert c.counts == before
+    assert c.deliver(make_group(2, attempt=2))
