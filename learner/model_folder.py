@@ -7,6 +7,7 @@ library; what the config means is `model_shape`'s.
 import json
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -34,15 +35,52 @@ _FAMILIES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qw
 
 def read_weights(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     """Names and tensors of a folder, in its dtype; a `ModelError` for what cannot be read."""
-    for file in _weight_files(folder):
-        try:
-            with safe_open(file, framework="pt") as tensors:
-                for name in tensors.keys():  # noqa: SIM118 - not a mapping
-                    yield name, tensors.get_tensor(name)
-        except (OSError, SafetensorError) as error:
-            raise ModelError(
-                f"the weights cannot be read: {error}", place=str(file), remedy="copy or download the file again"
-            ) from error
+    files = WeightFiles(folder)
+    for name in files.names():
+        yield name, files.read(name)
+
+
+class WeightFiles:
+    """The safetensors of a folder, read part by part: nothing stands in memory but what was asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        """Reads the files' headers; a `ModelError` for what cannot be read."""
+        self._files: dict[str, Path] = {}
+        self._handles: dict[Path, safe_open] = {}
+        for file in _weight_files(folder):
+            with _reading(file):
+                self._handles[file] = safe_open(file, framework="pt")
+                self._files |= dict.fromkeys(self._handles[file].keys(), file)
+
+    def names(self) -> Iterable[str]:
+        """Of all tensors, file by file."""
+        return self._files.keys()
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Of a tensor; None where there is none of this name."""
+        file = self._files.get(name)
+        if file is None:
+            return None
+        with _reading(file):
+            return tuple(self._handles[file].get_slice(name).get_shape())
+
+    def read(self, name: str, part: tuple[slice, ...] | None = None) -> torch.Tensor:
+        """A tensor in the file's number format, or the part of it that lies in a slice of each dimension."""
+        file = self._files[name]
+        with _reading(file):
+            if part is None:
+                return self._handles[file].get_tensor(name)
+            return self._handles[file].get_slice(name)[part]
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"the weights cannot be read: {error}", place=str(file), remedy="copy or download the file again"
+        ) from error
 
 
 def write_model(folder: Path, *, source: Path, tensors: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype) -> None:

@@ -6,8 +6,8 @@ Knows nothing of files, optimizers or losses.
 Legend: T tokens of a micro-batch, V vocabulary, H hidden size.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import cast
 
 import torch
 from megatron.core.distributed import finalize_model_grads
@@ -24,6 +24,7 @@ from async_rl.errors import ModelError
 from learner.megatron import names, runtime
 from learner.megatron.attention import Rectangles, SegmentAttention
 from learner.megatron.head import Head, ValueHead
+from learner.megatron.shard import Shard
 from learner.model_shape import ModelShape
 from learner.packing import PackedSequences
 
@@ -80,17 +81,14 @@ def load_weights(
 
     A `ModelError` says that one is missing or of another shape.
     """
-    parameters = dict(model.named_parameters())
-    weights_of = names.weights_of
-    if head is Head.VALUE:
-        weights_of = names.body_weights_of
-        del parameters["output_layer.weight"]
+    shard = Shard([model], shape)
+    weights_of = names.body_weights_of if head is Head.VALUE else names.weights_of
     for weight in weights_of(shape, use_te=runtime.USE_TE):
-        parameter = parameters.pop(weight.megatron)
-        for name, part in names.split(weight, parameter, shape):
-            _check_shape(name, tensors.get(name), part.shape)
-        parameter.copy_(names.merge(weight, [tensors[name] for name in weight.hugging_face], shape))
-    assert not parameters, sorted(parameters)
+        for name, wanted in weight.tensors:
+            _check_shape(name, tensors.get(name), torch.Size(wanted))
+        parameter = shard.find(weight)
+        assert parameter is not None
+        parameter.copy_(names.merge(weight, [tensors[name] for name, _ in weight.tensors], shape))
 
 
 def _check_shape(name: str, tensor: torch.Tensor | None, wanted: torch.Size) -> None:
@@ -101,15 +99,6 @@ def _check_shape(name: str, tensor: torch.Tensor | None, wanted: torch.Size) -> 
             place=f"the safetensors files, {name}",
             remedy="give a folder whose weights belong to its config.json",
         )
-
-
-def named_weights(
-    model: GPTModel, shape: ModelShape, value: Callable[[Any], torch.Tensor]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """`value` of each parameter (itself, its gradient, …) in Hugging Face names and layout."""
-    parameters = dict(model.named_parameters())
-    for weight in names.weights_of(shape, use_te=runtime.USE_TE):
-        yield from names.split(weight, value(parameters[weight.megatron]).detach(), shape)
 
 
 def _transformer_config(shape: ModelShape, dtype: torch.dtype) -> TransformerConfig:

@@ -1,13 +1,14 @@
-"""The one table of weight names: which Megatron parameter holds which Hugging Face tensors, and how.
+"""The one table of weight names: which Megatron parameter holds which Hugging Face tensors, and how ranks share it.
 
-Owns names and layouts in both directions. Knows nothing of files, devices or modules.
+Owns names, layouts and shards in both directions. Knows nothing of files, devices, processes or modules.
 
-Legend: G key and value heads, q query heads of each, D head size.
+Legend: G key and value heads, q query heads of each, D head size, H hidden size, I intermediate size, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 import torch
 
@@ -15,7 +16,7 @@ from learner.model_shape import ModelShape
 
 
 class Layout(Enum):
-    """How Hugging Face tensors lie in a Megatron parameter."""
+    """How Hugging Face tensors lie in a Megatron parameter, and in a rank's shard of it."""
 
     SAME = auto()
     """One tensor, as it is."""
@@ -25,20 +26,89 @@ class Layout(Enum):
     """By key and value head: its q query heads, its key head, its value head, and so on for each of G."""
 
 
+class Split(Enum):
+    """What a rank holds of each of a parameter's Hugging Face tensors.
+
+    The ranks are those that share a matrix: the tensor parallel ones, or for an expert's matrix those inside of it.
+    """
+
+    NONE = auto()
+    """All of it."""
+    ROWS = auto()
+    """As many rows as the others; where they do not come out even, rows of 0 behind the last."""
+    COLUMNS = auto()
+    """As many columns as the others."""
+
+
+class Tensor(NamedTuple):
+    """A Hugging Face tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Weight:
     """One Megatron parameter."""
 
     megatron: str
-    hugging_face: tuple[str, ...]
+    """Its name inside of its layer or, outside of the layers, of the model; an expert's with `{}` for its number among
+    those of its rank."""
+    tensors: tuple[Tensor, ...]
+    """What it holds."""
     layout: Layout = Layout.SAME
+    split: Split = Split.NONE
+    layer: int | None = None
+    """Of the whole model, from 0; None: outside of the layers."""
+    expert: int | None = None
+    """Of all that its layer has, from 0; None: not an expert's."""
+
+    def portion(self, tensor: Tensor, rank: int, num_ranks: int) -> tuple[slice, ...]:
+        """Where a rank's part of one of the tensors lies, a slice for each of its dimensions."""
+        whole = [slice(0, size) for size in tensor.shape]
+        if self.split is not Split.NONE:
+            dim = self.split_dim
+            size = tensor.shape[dim]
+            each = -(-size // num_ranks)
+            whole[dim] = slice(min(rank * each, size), min((rank + 1) * each, size))
+        return tuple(whole)
+
+    def shard_shape(self, num_ranks: int) -> tuple[int, ...]:
+        """Of the parameter on each of so many ranks."""
+        shapes = [list(tensor.shape) for tensor in self.tensors]
+        if self.split is not Split.NONE:
+            for shape in shapes:
+                shape[self.split_dim] = -(-shape[self.split_dim] // num_ranks)
+        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
+
+    @property
+    def split_dim(self) -> int:
+        """0 for rows, 1 for columns."""
+        assert self.split is not Split.NONE
+        return 0 if self.split is Split.ROWS else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ExpertNames:
+    """Hugging Face's, inside of a layer."""
+
+    block: str
+    gate: str
+    up: str
+    down: str
+
+
+_EXPERT_NAMES = {
+    "MixtralForCausalLM": _ExpertNames(block="block_sparse_moe", gate="w1", up="w3", down="w2"),
+    "Qwen3MoeForCausalLM": _ExpertNames(block="mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+}
 
 
 def weights_of(shape: ModelShape, *, use_te: bool) -> Iterator[Weight]:
-    """Every parameter of a language model, in Hugging Face's order."""
+    """Every parameter of a language model, in Hugging Face's order; a tied output layer is the embedding."""
     yield from body_weights_of(shape, use_te=use_te)
     if not shape.tie_embeddings:
-        yield Weight(megatron="output_layer.weight", hugging_face=("lm_head.weight",))
+        yield output_weight_of(shape)
 
 
 def body_weights_of(shape: ModelShape, *, use_te: bool) -> Iterator[Weight]:
@@ -46,63 +116,120 @@ def body_weights_of(shape: ModelShape, *, use_te: bool) -> Iterator[Weight]:
 
     Transformer Engine's layers hold a norm inside of the projection that follows it.
     """
-    yield Weight(megatron="embedding.word_embeddings.weight", hugging_face=("model.embed_tokens.weight",))
+    embedding = Tensor("model.embed_tokens.weight", (shape.vocab_size, shape.hidden_size))
+    yield Weight(megatron="embedding.word_embeddings.weight", tensors=(embedding,), split=Split.ROWS)
     for layer in range(shape.num_layers):
-        yield from _layer(shape, f"decoder.layers.{layer}", f"model.layers.{layer}", use_te)
-    yield Weight(megatron="decoder.final_layernorm.weight", hugging_face=("model.norm.weight",))
+        yield from _attention(shape, layer, use_te)
+        yield from _feed_forward(shape, layer, use_te)
+    norm = Tensor("model.norm.weight", (shape.hidden_size,))
+    yield Weight(megatron="decoder.final_layernorm.weight", tensors=(norm,))
 
 
-def _layer(shape: ModelShape, ours: str, theirs: str, use_te: bool) -> Iterator[Weight]:
-    input_norm = "self_attention.linear_qkv.layer_norm_weight" if use_te else "input_layernorm.weight"
-    mlp_norm = "mlp.linear_fc1.layer_norm_weight" if use_te else "pre_mlp_layernorm.weight"
-    attention = f"{theirs}.self_attn"
-    yield Weight(megatron=f"{ours}.{input_norm}", hugging_face=(f"{theirs}.input_layernorm.weight",))
-    for kind in ("weight", "bias") if shape.qkv_bias else ("weight",):
+def output_weight_of(shape: ModelShape) -> Weight:
+    """The output layer's; tied ones have a parameter of their own where the embedding is another rank's."""
+    name = "model.embed_tokens.weight" if shape.tie_embeddings else "lm_head.weight"
+    tensor = Tensor(name, (shape.vocab_size, shape.hidden_size))
+    return Weight(megatron="output_layer.weight", tensors=(tensor,), split=Split.ROWS)
+
+
+def _attention(shape: ModelShape, layer: int, use_te: bool) -> Iterator[Weight]:
+    theirs, hidden = f"model.layers.{layer}", shape.hidden_size
+    norm = "self_attention.linear_qkv.layer_norm_weight" if use_te else "input_layernorm.weight"
+    yield Weight(megatron=norm, tensors=(Tensor(f"{theirs}.input_layernorm.weight", (hidden,)),), layer=layer)
+    theirs += ".self_attn"
+    heads = {"q": shape.num_heads, "k": shape.num_kv_heads, "v": shape.num_kv_heads}
+    for kind, width in [("weight", (hidden,)), ("bias", ())][: 2 if shape.qkv_bias else 1]:
+        rows = {f"{theirs}.{name}_proj.{kind}": count * shape.head_dim for name, count in heads.items()}
         yield Weight(
-            megatron=f"{ours}.self_attention.linear_qkv.{kind}",
-            hugging_face=tuple(f"{attention}.{name}_proj.{kind}" for name in "qkv"),
+            megatron=f"self_attention.linear_qkv.{kind}",
+            tensors=tuple(Tensor(name, (count, *width)) for name, count in rows.items()),
             layout=Layout.GROUPED,
+            split=Split.ROWS,
+            layer=layer,
         )
-    if shape.qk_norm:
-        for name in "qk":
-            yield Weight(
-                megatron=f"{ours}.self_attention.{name}_layernorm.weight",
-                hugging_face=(f"{attention}.{name}_norm.weight",),
-            )
-    yield Weight(megatron=f"{ours}.self_attention.linear_proj.weight", hugging_face=(f"{attention}.o_proj.weight",))
-    yield Weight(megatron=f"{ours}.{mlp_norm}", hugging_face=(f"{theirs}.post_attention_layernorm.weight",))
+    for name in "qk" if shape.qk_norm else "":
+        tensor = Tensor(f"{theirs}.{name}_norm.weight", (shape.head_dim,))
+        yield Weight(megatron=f"self_attention.{name}_layernorm.weight", tensors=(tensor,), layer=layer)
+    output = Tensor(f"{theirs}.o_proj.weight", (hidden, shape.num_heads * shape.head_dim))
     yield Weight(
-        megatron=f"{ours}.mlp.linear_fc1.weight",
-        hugging_face=(f"{theirs}.mlp.gate_proj.weight", f"{theirs}.mlp.up_proj.weight"),
-        layout=Layout.STACKED,
+        megatron="self_attention.linear_proj.weight", tensors=(output,), split=Split.COLUMNS, layer=layer
     )
-    yield Weight(megatron=f"{ours}.mlp.linear_fc2.weight", hugging_face=(f"{theirs}.mlp.down_proj.weight",))
 
 
-def merge(weight: Weight, tensors: Sequence[torch.Tensor], shape: ModelShape) -> torch.Tensor:
-    """Hugging Face tensors, in the order of `weight.hugging_face`, to Megatron's."""
+def _feed_forward(shape: ModelShape, layer: int, use_te: bool) -> Iterator[Weight]:
+    theirs, hidden = f"model.layers.{layer}", shape.hidden_size
+    # Before experts stands the router, which no norm can hide in.
+    norm = "mlp.linear_fc1.layer_norm_weight" if use_te and shape.moe is None else "pre_mlp_layernorm.weight"
+    yield Weight(megatron=norm, tensors=(Tensor(f"{theirs}.post_attention_layernorm.weight", (hidden,)),), layer=layer)
+    if shape.moe is None:
+        names = [f"{theirs}.mlp.{name}_proj.weight" for name in ("gate", "up", "down")]
+        yield from _swiglu("mlp.linear_fc{n}.weight", names, (shape.intermediate_size, hidden), layer)
+        return
+    words = _EXPERT_NAMES[shape.architecture]
+    theirs += f".{words.block}"
+    router = Tensor(f"{theirs}.gate.weight", (shape.moe.num_experts, hidden))
+    yield Weight(megatron="mlp.router.weight", tensors=(router,), layer=layer)
+    # Transformer Engine computes all experts of a rank in one call.
+    ours = "mlp.experts.linear_fc{n}.weight{{}}" if use_te else "mlp.experts.local_experts.{{}}.linear_fc{n}.weight"
+    for expert in range(shape.moe.num_experts):
+        names = [f"{theirs}.experts.{expert}.{name}.weight" for name in (words.gate, words.up, words.down)]
+        yield from _swiglu(ours, names, (shape.moe.intermediate_size, hidden), layer, expert)
+
+
+def _swiglu(
+    ours: str, theirs: Sequence[str], size: tuple[int, int], layer: int, expert: int | None = None
+) -> Iterator[Weight]:
+    """The two matrices that `ours` names by `{n}`; `theirs` are gate, up and down, `size` is [I, H]."""
+    gate, up, down = theirs
+    yield Weight(
+        megatron=ours.format(n=1),
+        tensors=(Tensor(gate, size), Tensor(up, size)),
+        layout=Layout.STACKED,
+        split=Split.ROWS,
+        layer=layer,
+        expert=expert,
+    )
+    yield Weight(
+        megatron=ours.format(n=2),
+        tensors=(Tensor(down, size[::-1]),),
+        split=Split.COLUMNS,
+        layer=layer,
+        expert=expert,
+    )
+
+
+def merge(weight: Weight, parts: Sequence[torch.Tensor], shape: ModelShape) -> torch.Tensor:
+    """A rank's parts of `weight.tensors` to its shard of the Megatron parameter, but for the padding at its end."""
     match weight.layout:
         case Layout.SAME:
-            (tensor,) = tensors
-            return tensor
+            (part,) = parts
+            return part
         case Layout.STACKED:
-            return torch.cat(list(tensors))
+            return torch.cat(list(parts))
         case Layout.GROUPED:
-            groups = [tensor.reshape(shape.num_kv_heads, -1, *tensor.shape[1:]) for tensor in tensors]
+            num_groups = parts[1].shape[0] // shape.head_dim
+            groups = [part.reshape(num_groups, -1, *part.shape[1:]) for part in parts]
             return torch.cat(groups, dim=1).flatten(0, 1)
 
 
-def split(weight: Weight, tensor: torch.Tensor, shape: ModelShape) -> Iterator[tuple[str, torch.Tensor]]:
-    """A Megatron tensor to named Hugging Face ones; views of it where the layout allows."""
-    parts: Sequence[torch.Tensor]
+def split(weight: Weight, shard: torch.Tensor, shape: ModelShape) -> list[torch.Tensor]:
+    """A rank's shard of a Megatron parameter to its parts of `weight.tensors`; views where the layout allows."""
     match weight.layout:
         case Layout.SAME:
-            parts = [tensor]
+            return [shard]
         case Layout.STACKED:
-            parts = tensor.chunk(len(weight.hugging_face))
+            return list(shard.chunk(len(weight.tensors)))
         case Layout.GROUPED:
-            head, num_groups = shape.head_dim, shape.num_kv_heads
-            sizes = [shape.num_heads // num_groups * head, head, head]
-            groups = tensor.reshape(num_groups, -1, *tensor.shape[1:])
-            parts = [part.flatten(0, 1) for part in torch.split(groups, sizes, dim=1)]
-    yield from zip(weight.hugging_face, parts, strict=True)
+            head, queries = shape.head_dim, shape.num_heads // shape.num_kv_heads
+            groups = shard.reshape(-1, (queries + 2) * head, *shard.shape[1:])
+            return [part.flatten(0, 1) for part in torch.split(groups, [queries * head, head, head], dim=1)]
+
+
+def join(
+    weight: Weight, shards: Sequence[torch.Tensor], shape: ModelShape
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """All ranks' shards of a Megatron parameter, one if it is not split, to whole Hugging Face tensors with names."""
+    by_rank = [split(weight, shard, shape) for shard in shards]
+    for tensor, parts in zip(weight.tensors, zip(*by_rank, strict=True), strict=True):
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts, dim=weight.split_dim)
+        yield tensor.name, whole[: tensor.shape[0]]
