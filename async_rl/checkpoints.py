@@ -3,13 +3,15 @@
     checkpoints/.writing-00000012/learner/     the learner's part, in the making
     checkpoints/00000012/{learner/, loop.json} complete
 
-Owns the folder and the loop's part (`LoopState`). What the learner writes it does not look into.
+Owns the folder and the part of whoever trains in a loop (`TrainingState`). What the learner writes it does not look
+into.
 """
 
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -20,15 +22,33 @@ from async_rl.ledger import LedgerSnapshot
 LOOP_FILE = "loop.json"
 
 
-class LoopState(msgspec.Struct, frozen=True, kw_only=True):
-    """The loop's part of a checkpoint. The data cursor is `ledger.issued`: ids decide prompts."""
+class TrainingState(msgspec.Struct, frozen=True, kw_only=True):
+    """The loop's part of a checkpoint."""
 
     version: int
-    ledger: LedgerSnapshot
+    """Batches trained."""
     trained_tokens: int
-    next_evaluation_id: int
     run_hash: str | None
     """Of the Aim run, so that a resumed run goes on drawing the same curves."""
+
+
+class LoopState(TrainingState, frozen=True, kw_only=True):
+    """Of reinforcement learning. The data cursor is `ledger.issued`: ids decide prompts."""
+
+    ledger: LedgerSnapshot
+    next_evaluation_id: int
+
+
+class SftState(TrainingState, frozen=True, kw_only=True):
+    """Of fine-tuning. The data cursor is the version: it decides the rows of a step."""
+
+    skipped_in_a_row: int = 0
+    best_step: int = 0
+    """With the lowest validation loss so far; 0 before the first."""
+    best_loss: float | None = None
+
+
+_StateT = TypeVar("_StateT", bound=TrainingState)
 
 
 @dataclass(frozen=True)
@@ -38,7 +58,11 @@ class Checkpoints:
     folder: Path
     keep: int
 
-    def complete(self, written: Path, state: LoopState) -> Path:
+    def beside(self, version: int) -> Path:
+        """Where the learner writes its part of a checkpoint: no checkpoint yet."""
+        return self.folder / f".writing-{version:08d}"
+
+    def complete(self, written: Path, state: TrainingState) -> Path:
         """Adds the loop's part to what the learner wrote in `written`, renames it into place, drops the oldest.
 
         A crash before the rename leaves a `.writing-*` folder, which is no checkpoint.
@@ -78,6 +102,11 @@ class Checkpoints:
 
 
 def read_loop_state(checkpoint: Path) -> LoopState:
+    """See `read_state`."""
+    return read_state(checkpoint, LoopState)
+
+
+def read_state(checkpoint: Path, kind: type[_StateT]) -> _StateT:
     """The loop's part of a checkpoint.
 
     Raises:
@@ -85,7 +114,7 @@ def read_loop_state(checkpoint: Path) -> LoopState:
     """
     path = checkpoint / LOOP_FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=LoopState)
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError as error:
         why = f"it has no {LOOP_FILE}" if checkpoint.is_dir() else "there is no such folder"
         raise _no_checkpoint(checkpoint, why) from error

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from async_rl.checkpoints import Checkpoints, LoopState, read_loop_state
+from async_rl.checkpoints import Checkpoints, LoopState, SftState, read_loop_state, read_state
 from async_rl.errors import ResourceError
 from async_rl.ledger import LedgerSnapshot
 
@@ -21,7 +21,7 @@ def state(version: int) -> LoopState:
 
 def written(folder: Path, version: int) -> Path:
     """What the learner leaves."""
-    part = folder / f".writing-{version:08d}"
+    part = Checkpoints(folder, keep=1).beside(version)
     (part / "learner").mkdir(parents=True)
     (part / "learner" / "weights").write_text(f"of {version}")
     return part
@@ -39,6 +39,14 @@ def test_a_checkpoint_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert read_loop_state(folder) == state(12)
     assert (folder / "learner" / "weights").read_text() == "of 12"
     assert not list(tmp_path.glob(".writing-*"))
+
+
+def test_a_fine_tuning_has_a_state_of_its_own(tmp_path: Path) -> None:
+    tuned = SftState(version=12, trained_tokens=123, run_hash=None, best_step=8, best_loss=0.1 + 0.2)
+    folder = Checkpoints(tmp_path, keep=1).complete(written(tmp_path, 12), tuned)
+    assert read_state(folder, SftState) == tuned
+    with pytest.raises(ResourceError, match="missing required field `ledger`"):
+        read_loop_state(folder)
 
 
 def test_the_newest_few_are_kept(tmp_path: Path) -> None:
@@ -71,7 +79,7 @@ def test_what_a_crash_left_half_written_is_no_checkpoint_and_is_removed(tmp_path
     [
         (None, "it has no loop.json"),
         ("{", "loop.json is damaged (Input data was truncated)"),
-        ('{"version": 3}', "loop.json is damaged (Object missing required field `ledger`)"),
+        ('{"version": 3, "trained_tokens": 1, "run_hash": null}', "loop.json is damaged (Object missing required field `ledger`)"),
     ],
     ids=["missing", "torn", "of another kind"],
 )
