@@ -79,7 +79,10 @@ def test_what_a_crash_left_half_written_is_no_checkpoint_and_is_removed(tmp_path
     [
         (None, "it has no loop.json"),
         ("{", "loop.json is damaged (Input data was truncated)"),
-        ('{"version": 3, "trained_tokens": 1, "run_hash": null}', "loop.json is damaged (Object missing required field `ledger`)"),
+        (
+            '{"version": 3, "trained_tokens": 1, "run_hash": null}',
+            "loop.json is damaged (Object missing required field `ledger`)",
+        ),
     ],
     ids=["missing", "torn", "of another kind"],
 )
