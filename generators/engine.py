@@ -79,6 +79,9 @@ class Engine(Protocol):
     async def update_weights(self, manifest: WeightManifest) -> UpdateTiming:
         """Reads and verifies a version while requests go on, then stands still, loads and goes on with it.
 
+        Its number may be one that was active before, or a smaller one: after the learner has gone back to a checkpoint,
+        the same numbers are of other weights.
+
         Raises `WeightsError` where the version cannot be read whole; the old one stays active and nothing is lost.
         """
         ...

@@ -2,7 +2,8 @@
 
     receive  ── Grant ───────► a task a group ── Delivery ──► outbox ── kept until Ack, sent again at every Welcome
              ── Withdraw ────► cancels it
-             ── Published ───► update task: the newest manifest only ── Activated
+             ── Published ───► update task: what was published last only, which after the learner has gone back to a
+                               checkpoint has a smaller number than what is active ── Activated
     credit task: sends how many more groups fit, whenever that number changes
     heartbeat task: sends GeneratorStats and RewardFailures every `channel.heartbeat_s`, and so does every delivery
 
@@ -32,7 +33,6 @@ from async_rl.protocol import (
     Published,
     Purpose,
     Refused,
-    WeightManifest,
     Welcome,
     Withdraw,
 )
@@ -84,7 +84,7 @@ class Generator:
         self._received = 0
         """Leases since the last `Welcome`."""
         self._sent_limit: int | None = None
-        self._newest: WeightManifest | None = None
+        self._newest: Published | None = None
         self._newest_changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -123,8 +123,8 @@ class Generator:
             case Withdraw(group_ids=group_ids, purpose=purpose):
                 for group_id in group_ids:
                     self._withdraw(purpose, group_id)
-            case Published(manifest=manifest):
-                self._newest = manifest
+            case Published():
+                self._newest = message
                 self._newest_changed.set()
             case Welcome():
                 await self._say_everything_again()
@@ -213,20 +213,21 @@ class Generator:
         await self._link.send(Heartbeat(stats=self._stats()))
 
     async def _update_weights(self) -> None:
-        """Takes the newest published version; those that were published while one was loading are skipped."""
+        """Takes what was published last; versions that were published while one was loading are skipped."""
         while True:
             await self._newest_changed.wait()
             self._newest_changed.clear()
-            manifest = self._newest
-            assert manifest is not None
+            newest = self._newest
+            assert newest is not None
+            version = newest.manifest.version
             try:
-                timing = await self._engine.update_weights(manifest)
+                timing = await self._engine.update_weights(newest.manifest)
             except WeightsError as error:
-                if self._newest is manifest:
-                    logger.warning("version %d is not activated: %s", manifest.version, error)
+                if self._newest is newest:
+                    logger.warning("version %d is not activated: %s", version, error)
                 continue
-            activation = Activation(version=manifest.version, transfer_s=timing.transfer_s, pause_s=timing.pause_s)
-            await self._link.send(Activated(activation=activation))
+            activation = Activation(version=version, transfer_s=timing.transfer_s, pause_s=timing.pause_s)
+            await self._link.send(Activated(activation=activation, history=newest.history))
 
     def _stats(self) -> GeneratorStats:
         return GeneratorStats(

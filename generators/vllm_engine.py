@@ -6,14 +6,14 @@ leases, rewards or sockets. Call `prepare_for_vllm` before this module is import
 An update, while requests are running:
 
     stage      the worker copies and verifies the version in a thread; generation goes on
-    close      new requests wait from here on, so that none carries the old version's salt into the new version;
+    close      new requests wait from here on, so that none carries the old weights' salt to the new ones;
                `keep` waits until the prompts of all earlier ones have been read under the old version
     pause      the engine stands still between two steps; `recompute` also drops every key and value
     load       parameters are overwritten in place
     label      tokens carry the new version from here on
     resume     `recompute`: running requests are prefilled again under the new weights, and go on
                `keep`: they go on over their old keys and values
-    open       new requests carry the new version's salt: they share no prefix with older versions
+    open       new requests carry a new salt: they share no prefix with older weights, whatever number those had
 
 Whatever fails between close and open ends the engine: half-loaded weights never sample.
 """
@@ -53,6 +53,7 @@ class VllmEngine:
         self._drops_kv = generation.kv_on_update is KvOnUpdate.recompute
         self._llm: AsyncLLM | None = None
         self._active_version = NO_VERSION
+        self._num_loads = 0
         self._paused_s = 0.0
         self._is_open = asyncio.Event()
         self._num_unread = 0
@@ -78,7 +79,7 @@ class VllmEngine:
     async def generate(self, request_id: str, prompt_token_ids: Sequence[int], sampling: Sampling) -> Sample:
         await self._is_open.wait()
         # Already rendered: raw prompts take a detour through a thread.
-        prompt = tokens_input(list(prompt_token_ids), cache_salt=str(self._active_version))
+        prompt = tokens_input(list(prompt_token_ids), cache_salt=str(self._num_loads))
         outputs = self._engine.generate(prompt, _to_sampling_params(sampling), request_id)
         try:
             with self._unread_prompt():
@@ -122,7 +123,7 @@ class VllmEngine:
         self._is_open.clear()
         try:
             if not self._drops_kv:
-                # One that still waits for its turn would find its prefix in the cache, by the old version's salt.
+                # One that still waits for its turn would find its prefix in the cache, by the old weights' salt.
                 await self._all_read.wait()
             return await self._load(version)
         finally:
@@ -144,6 +145,7 @@ class VllmEngine:
         pause_s = time.monotonic() - started
         self._paused_s += pause_s
         self._active_version = version
+        self._num_loads += 1
         return pause_s
 
     async def close(self) -> None:

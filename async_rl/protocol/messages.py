@@ -119,12 +119,17 @@ class Published(Message, frozen=True, kw_only=True):
     """Learner → controller → generators: a version can be read."""
 
     manifest: WeightManifest
+    history: int = 0
+    """How often the run has gone back to a checkpoint since its start, which the controller adds: only then do a
+    version's weights have no others of the same number."""
 
 
 class Activated(Message, frozen=True, kw_only=True):
     """A generator samples with this version from now on."""
 
     activation: Activation
+    history: int = 0
+    """That of the `Published` which it took."""
 
 
 class BatchRequest(Message, frozen=True, kw_only=True):

@@ -162,7 +162,7 @@ class TrajectoryGroup(Wire, frozen=True, kw_only=True):
     group_id: int
     """The group's number in the order of issue; it decides its prompt."""
     attempt: int
-    """How often the group had been leased before this lease."""
+    """Rises with each lease of the group."""
     incarnation: str
     """Which life of which generator made it: with id and attempt, the key of one delivery."""
     prompt_id: int

@@ -96,9 +96,10 @@ def make_lease(group_id: int, *, attempt: int = 0, **changes: object) -> Lease:
     return Lease(group_id=group_id, attempt=attempt, **{**fields, **changes})  # type: ignore[arg-type]
 
 
-def make_published(version: int, *, generation: int | None = None) -> Published:
+def make_published(version: int, *, generation: int | None = None, history: int = 0) -> Published:
     """A version without tensors, as a scripted engine takes it."""
     return Published(
+        history=history,
         manifest=WeightManifest(
             version=version,
             transport="",

@@ -401,6 +401,22 @@ async def test_versions_published_during_an_update_are_skipped_but_for_the_newes
         assert [a.activation.version for a in desk.of(Activated)] == [1, 5]
 
 
+async def test_a_learner_that_has_gone_back_publishes_smaller_versions_which_are_taken_as_those_of_its_history() -> None:
+    engine = ScriptedEngine(token_s=0.001)
+    async with generator(engine, reward=REWARD) as (desk, _):
+        desk.tell(make_published(5))
+        desk.grant(1)
+        await desk.until(lambda: bool(engine.open_requests))
+        desk.tell(Withdraw(group_ids=[1], purpose=Purpose.TRAIN))
+        desk.tell(make_published(3, history=1))
+        after = await desk.next(Activated, after=1)
+        assert (after.activation.version, after.history) == (3, 1)
+        desk.grant(1, attempt=1)
+        group = (await desk.next(Delivery, after=0)).group
+    assert (group.attempt, group.oldest_version, group.newest_version) == (1, 3, 3)
+    assert [(a.activation.version, a.history) for a in desk.of(Activated)] == [(5, 0), (3, 1)]
+
+
 @pytest.mark.parametrize("newer_is_known", [True, False])
 async def test_an_unreadable_version_changes_nothing(newer_is_known: bool, caplog: pytest.LogCaptureFixture) -> None:
     engine = ScriptedEngine(transfer_s=0.2, unreadable=frozenset({1}))

@@ -173,6 +173,20 @@ async def test_a_new_request_never_reads_the_prefix_cache_of_an_older_version(la
         assert lab.error(prompt, sample) <= TOLERANCE
 
 
+async def test_other_weights_of_the_same_number_read_no_prefix_of_the_first(lab: Lab) -> None:
+    prompt = [*SHARED, 21]
+    await lab.engine.update_weights(lab.publish())
+    version = lab.version
+    await lab.generate(prompt, max_tokens=4)
+    # The learner has gone back to a checkpoint, and comes by the same numbers again.
+    for number in (version - 1, version):
+        lab.models[number] = build_model(1000 + number, tie=lab.tie)
+        await lab.engine.update_weights(lab.publisher.publish(number, lab.named_weights(number)))
+    sample = await lab.generate(prompt, max_tokens=4)
+    assert [span.version for span in sample.spans] == [version]
+    assert lab.error(prompt, sample) <= TOLERANCE
+
+
 async def test_requests_that_arrive_during_an_update_are_of_the_new_version(lab: Lab) -> None:
     long = [asyncio.create_task(lab.generate([*SHARED, 30 + n], max_tokens=MAX_TOKENS)) for n in range(4)]
     await asyncio.sleep(0.1)
