@@ -40,6 +40,10 @@ class Mesh(Protocol):
         """What the last pipeline stage of each shard said, in the order of the shards; other ranks' is not read."""
         ...
 
+    def anyone(self, said: bool) -> bool:
+        """Whether any rank says so: all then do the same."""
+        ...
+
 
 class SingleRank:
     """A learner of one rank."""
@@ -56,3 +60,7 @@ class SingleRank:
         """See `Mesh`."""
         assert said is not None
         return [said]
+
+    def anyone(self, said: bool) -> bool:
+        """See `Mesh`."""
+        return said
