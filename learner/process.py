@@ -20,6 +20,8 @@ from learner.batch_source import ControllerBatchSource
 from learner.learner import Learner
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.critic import MegatronCritic
+from learner.megatron.runtime import Ground
+from learner.place import Place
 from learner.roles import Roles
 from learner.scoring import ScoringPlan
 
@@ -43,7 +45,8 @@ def run_learner(
         checkpoint: where to go on from; None begins with the model's own weights.
     """
     with ExitStack() as stack:
-        roles = _open_roles(config, stack)
+        ground = Ground(config.learner.parallel, Place(), seed=config.seed, num_threads=config.learner.num_threads)
+        roles = _open_roles(config, stack.enter_context(ground), stack)
         publisher = stack.enter_context(closing(PUBLISHERS[config.weights.transport](run_id)))
         hello = Hello(
             schema_version=SCHEMA_VERSION,
@@ -69,34 +72,34 @@ def run_learner(
         learner.run()
 
 
-def _open_roles(config: RunConfig, stack: ExitStack) -> Roles:
+def _open_roles(config: RunConfig, ground: Ground, stack: ExitStack) -> Roles:
     """The models that the objective asks for, closed with the stack."""
-    policy = stack.enter_context(closing(_policy(config)))
-    reference = stack.enter_context(closing(_reference(config))) if config.kl.coef > 0 else None
-    critic = stack.enter_context(closing(_critic(config))) if ScoringPlan.of(config).values else None
+    policy = stack.enter_context(closing(_policy(config, ground)))
+    reference = stack.enter_context(closing(_reference(config, ground))) if config.kl.coef > 0 else None
+    critic = stack.enter_context(closing(_critic(config, ground))) if ScoringPlan.of(config).values else None
     return Roles(policy=policy, reference=reference, critic=critic)
 
 
-def _policy(config: RunConfig) -> MegatronBackend:
+def _policy(config: RunConfig, ground: Ground) -> MegatronBackend:
     return MegatronBackend(
+        ground,
         config.model,
         config.learner.optimizer,
         num_steps=optimizer_steps(config),
-        seed=config.seed,
-        num_threads=config.learner.num_threads,
+        recompute=config.learner.recompute,
     )
 
 
-def _reference(config: RunConfig) -> MegatronBackend:
+def _reference(config: RunConfig, ground: Ground) -> MegatronBackend:
     """The model's own weights, whatever was resumed."""
-    return MegatronBackend(config.model, None, num_steps=0, seed=config.seed, num_threads=config.learner.num_threads)
+    return MegatronBackend(ground, config.model, None, num_steps=0)
 
 
-def _critic(config: RunConfig) -> MegatronCritic:
+def _critic(config: RunConfig, ground: Ground) -> MegatronCritic:
     return MegatronCritic(
+        ground,
         ModelConfig(path=config.critic.path or config.model.path, dtype=config.model.dtype),
         config.critic.optimizer,
         num_steps=optimizer_steps(config),
-        seed=config.seed,
-        num_threads=config.learner.num_threads,
+        recompute=config.learner.recompute,
     )

@@ -11,7 +11,9 @@ from async_rl.data.row import Row
 from async_rl.data.source import load_rows, load_task
 from async_rl.data.tokenizer import Tokenizer, save_character_tokenizer
 from learner.megatron.backend import MegatronBackend
+from learner.megatron.runtime import Ground
 from learner.model_folder import create_model
+from learner.place import Place
 from learner.sft import Pair, SftObserver, SftTrainer, make_pairs
 
 
@@ -28,18 +30,19 @@ def run_sft(config: SftConfig, *, run_folder: Path, observer: SftObserver) -> No
     pairs, held_out = [
         _pairs(some, tokenizer, config.data.max_prompt_tokens, observer) for some in (rows, held_out_rows)
     ]
-    backend = MegatronBackend(
-        ModelConfig(path=str(folder), dtype=config.model.dtype),
-        config.optimizer,
-        num_steps=config.steps,
-        seed=config.seed,
-        num_threads=config.num_threads,
-    )
-    try:
-        SftTrainer(config, backend, observer).train(pairs, held_out)
-        backend.export(Path(config.output))
-    finally:
-        backend.close()
+    with Ground(config.parallel, Place(), seed=config.seed, num_threads=config.num_threads) as ground:
+        backend = MegatronBackend(
+            ground,
+            ModelConfig(path=str(folder), dtype=config.model.dtype),
+            config.optimizer,
+            num_steps=config.steps,
+            recompute=config.recompute,
+        )
+        try:
+            SftTrainer(config, backend, observer).train(pairs, held_out)
+            backend.export(Path(config.output))
+        finally:
+            backend.close()
 
 
 def _rows(config: SftConfig, *, is_held_out: bool) -> list[Row]:

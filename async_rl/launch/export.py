@@ -12,6 +12,7 @@ from async_rl.config.compose import load_run_config
 from async_rl.disk import writing
 from async_rl.errors import ResourceError
 from learner.megatron.backend import MegatronBackend
+from learner.megatron.runtime import Ground
 
 PLACE = "OUT"
 
@@ -44,18 +45,18 @@ def export_checkpoint(checkpoint: Path, folder: Path, *, force: bool = False) ->
         # Before the minutes that a large model takes to load.
         beside.mkdir(parents=True, exist_ok=True)
         try:
-            backend = MegatronBackend(
-                config.model,
-                config.learner.optimizer,
-                num_steps=config.steps * config.learner.epochs * config.learner.mini_batches,
-                seed=config.seed,
-                num_threads=config.learner.num_threads,
-            )
-            try:
-                backend.load(checkpoint / "learner")
-                backend.export(beside)
-            finally:
-                backend.close()
+            with Ground(seed=config.seed, num_threads=config.learner.num_threads) as ground:
+                backend = MegatronBackend(
+                    ground,
+                    config.model,
+                    config.learner.optimizer,
+                    num_steps=config.steps * config.learner.epochs * config.learner.mini_batches,
+                )
+                try:
+                    backend.load(checkpoint / "learner")
+                    backend.export(beside)
+                finally:
+                    backend.close()
             if target.exists():
                 shutil.rmtree(target)
             os.replace(beside, target)

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import torch
 
+from async_rl.config.parallel import Recompute
 from async_rl.config.schema import ModelConfig, OptimizerConfig
 from learner import model_folder
 from learner.backend import LossFunction, StepResult, TokenScores, TrainBackend
 from learner.megatron.head import Head, HiddenLogits
-from learner.megatron.model import named_weights
 from learner.megatron.network import Network
+from learner.megatron.runtime import Ground
+from learner.megatron.weights import named_weights
 from learner.packing import PackedSequences
 from learner.token_scores import token_scores
 
@@ -22,30 +24,28 @@ from learner.token_scores import token_scores
 class MegatronBackend:
     """A policy that trains, or without optimizer config a frozen one that only scores.
 
-    Several may live in one process: they share its process groups and random states.
+    Several may stand on one ground: they share its process groups and random states.
     """
 
     def __init__(
         self,
+        ground: Ground,
         model: ModelConfig,
         optimizer: OptimizerConfig | None,
         *,
         num_steps: int,
-        seed: int,
-        num_threads: int,
+        recompute: Recompute = Recompute.none,
     ) -> None:
         """Loads a Hugging Face folder; a `ModelError` where that cannot be done.
 
         Args:
+            ground: that the process stands on, open until the backend is closed.
             model: folder and number format.
             optimizer: None for a model that only scores and exports.
             num_steps: optimizer steps of the whole run, which the schedule is stretched over.
-            seed: of the random states; the first backend of a process sets them.
-            num_threads: on the CPU; likewise.
+            recompute: which activations are made again in the backward pass.
         """
-        self._network = Network(
-            model, Head.VOCABULARY, optimizer, num_steps=num_steps, seed=seed, num_threads=num_threads
-        )
+        self._network = Network(ground, model, Head.VOCABULARY, optimizer, num_steps=num_steps, recompute=recompute)
 
     def score(
         self,
@@ -101,11 +101,11 @@ class MegatronBackend:
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Weights in Hugging Face names and layout, on the model's device; valid until the next `step` or `load`."""
-        return named_weights(self._network.model, self._network.shape, lambda parameter: parameter)
+        return named_weights([self._network.model], self._network.shape, lambda parameter: parameter)
 
     def named_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Gradients that the last `step` used, clipped, in Hugging Face names; valid until the next."""
-        return named_weights(self._network.model, self._network.shape, lambda parameter: parameter.main_grad)
+        return named_weights([self._network.model], self._network.shape, lambda parameter: parameter.main_grad)
 
     def save(self, folder: Path) -> None:
         """Writes a Megatron distributed checkpoint: weights, optimizer, schedule, random states."""
@@ -121,5 +121,5 @@ class MegatronBackend:
         model_folder.write_model(folder, source=network.folder, tensors=self.named_weights(), dtype=network.dtype)
 
     def close(self) -> None:
-        """Gives up the process groups if no other backend uses them."""
+        """Gives up the model; the ground stays."""
         self._network.close()

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import torch
 
+from async_rl.config.parallel import Recompute
 from async_rl.config.schema import ModelConfig, OptimizerConfig
 from learner.backend import StepResult, ValueLoss
 from learner.megatron.head import Head
 from learner.megatron.network import Network
+from learner.megatron.runtime import Ground
 from learner.packing import PackedSequences
 from learner.token_scores import to_next_tokens
 
@@ -20,10 +22,16 @@ class MegatronCritic:
     """A language model's body, trained to say what is still to come; its values are 0 before the first step."""
 
     def __init__(
-        self, model: ModelConfig, optimizer: OptimizerConfig, *, num_steps: int, seed: int, num_threads: int
+        self,
+        ground: Ground,
+        model: ModelConfig,
+        optimizer: OptimizerConfig,
+        *,
+        num_steps: int,
+        recompute: Recompute = Recompute.none,
     ) -> None:
         """Loads the body from a Hugging Face folder of a language model; see `MegatronBackend`."""
-        self._network = Network(model, Head.VALUE, optimizer, num_steps=num_steps, seed=seed, num_threads=num_threads)
+        self._network = Network(ground, model, Head.VALUE, optimizer, num_steps=num_steps, recompute=recompute)
 
     def values(self, sequences: PackedSequences) -> torch.Tensor:
         """V of the state that each token was sampled in, [T] float32 on the CPU, without gradient."""
@@ -46,5 +54,5 @@ class MegatronCritic:
         self._network.load(folder)
 
     def close(self) -> None:
-        """Gives up the process groups if no other network uses them."""
+        """Gives up the model; the ground stays."""
         self._network.close()

@@ -18,14 +18,15 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.models.gpt import GPTModel
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
+from async_rl.config.parallel import Recompute
 from async_rl.config.schema import ModelConfig, OptimizerConfig
-from async_rl.errors import ModelError
 from learner import model_folder
 from learner.backend import StepResult
-from learner.megatron import checkpoint, runtime
+from learner.megatron import checkpoint
 from learner.megatron.head import Head, HiddenLogits, taken_off
 from learner.megatron.model import build_model, forward, load_weights
 from learner.megatron.optimizer import GuardedOptimizer
+from learner.megatron.runtime import Ground
 from learner.model_shape import read_shape
 from learner.packing import PackedSequences
 
@@ -36,40 +37,35 @@ _ForwardStep = tuple[torch.Tensor, Callable[..., object]]
 class Network:
     """Weights that train, or without optimizer config frozen ones.
 
-    Several may live in one process: they share its process groups and random states.
+    Several may stand on one ground: they share its process groups and random states.
     """
 
     def __init__(
         self,
+        ground: Ground,
         model: ModelConfig,
         head: Head,
         optimizer: OptimizerConfig | None,
         *,
         num_steps: int,
-        seed: int,
-        num_threads: int,
+        recompute: Recompute,
     ) -> None:
         """Loads a Hugging Face folder; a `ModelError` where that cannot be done.
 
         Args:
+            ground: that the process stands on, open until the network is closed.
             model: folder and number format.
             head: what stands above the last norm.
             optimizer: None for a model that does not train.
             num_steps: optimizer steps of the whole run, which the schedule is stretched over.
-            seed: of the random states; the first network of a process sets them.
-            num_threads: on the CPU; likewise.
+            recompute: which activations are made again in the backward pass.
         """
         self.folder = Path(model.path)
         self.dtype: torch.dtype = getattr(torch, model.dtype.value)
         self.shape = read_shape(self.folder)
         weights = dict(model_folder.read_weights(self.folder))
-        runtime.acquire(seed=seed, num_threads=num_threads)
         self.model: GPTModel = build_model(self.shape, self.dtype, head)
-        try:
-            load_weights(self.model, self.shape, weights, head)
-        except ModelError:
-            runtime.release()
-            raise
+        load_weights(self.model, self.shape, weights, head)
         self._optimizer: GuardedOptimizer | None = None
         self._network: torch.nn.Module = self.model.requires_grad_(False)
         if optimizer is not None:
@@ -122,8 +118,7 @@ class Network:
         checkpoint.load(folder, self.model, self._optimizer)
 
     def close(self) -> None:
-        """Gives up the process groups if no other network uses them."""
-        runtime.release()
+        """Gives up the model; the ground stays."""
 
     def _accumulate(
         self, micro_batches: Sequence[PackedSequences], loss: Callable[[torch.Tensor, int], torch.Tensor]

@@ -29,6 +29,7 @@ from generators.vllm_environment import prepare_for_vllm
 from learner.batch import TrainingBatch
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.critic import MegatronCritic
+from learner.megatron.runtime import Ground
 from learner.metrics import step_metrics
 from learner.model_folder import create_model
 from learner.roles import Roles
@@ -58,10 +59,11 @@ def roles(model: Path) -> Iterator[Roles]:
     """Policy, reference and critic in one process."""
     where = ModelConfig(path=str(model))
     with ExitStack() as stack:
-        policy = MegatronBackend(where, OPTIMIZER, num_steps=1000, seed=0, num_threads=1)
+        ground = stack.enter_context(Ground(seed=0, num_threads=1))
+        policy = MegatronBackend(ground, where, OPTIMIZER, num_steps=1000)
         stack.enter_context(closing(policy))
-        reference = stack.enter_context(closing(MegatronBackend(where, None, num_steps=0, seed=0, num_threads=1)))
-        critic = stack.enter_context(closing(MegatronCritic(where, OPTIMIZER, num_steps=1000, seed=0, num_threads=1)))
+        reference = stack.enter_context(closing(MegatronBackend(ground, where, None, num_steps=0)))
+        critic = stack.enter_context(closing(MegatronCritic(ground, where, OPTIMIZER, num_steps=1000)))
         yield Roles(policy=policy, reference=reference, critic=critic)
 
 
@@ -91,7 +93,7 @@ async def batches(model: Path, roles: Roles, tmp_path_factory: pytest.TempPathFa
         rows = Sorting().rows(is_held_out=False, count=NUM_BATCHES * GROUPS_PER_BATCH, seed=0)
         groups = await asyncio.gather(*(sample_group(engine, number, row.answer) for number, row in enumerate(rows)))
         yield [
-            Batch(version=n, groups=groups[n * GROUPS_PER_BATCH : (n + 1) * GROUPS_PER_BATCH])
+            Batch.whole(version=n, groups=groups[n * GROUPS_PER_BATCH : (n + 1) * GROUPS_PER_BATCH])
             for n in range(NUM_BATCHES)
         ]
     finally:

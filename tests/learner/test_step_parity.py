@@ -10,6 +10,7 @@ from async_rl.config.objective import CorrectionConfig, LossConfig
 from async_rl.config.schema import GenerationConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
 from learner.batch import TrainingBatch
 from learner.megatron.backend import MegatronBackend
+from learner.megatron.runtime import Ground
 from learner.roles import Roles
 from learner.update import Updater
 from tests.learner.conftest import SIZES, MakeReference
@@ -51,8 +52,8 @@ def plain_step(model: torch.nn.Module, batch: TrainingBatch) -> tuple[float, dic
 
 
 def megatron_step(folder: Path, batch: TrainingBatch, *, max_tokens: int) -> tuple[float, dict[str, torch.Tensor]]:
-    backend = MegatronBackend(ModelConfig(path=str(folder)), OptimizerConfig(), num_steps=1, seed=0, num_threads=1)
-    try:
+    with Ground(seed=0, num_threads=1) as ground:
+        backend = MegatronBackend(ground, ModelConfig(path=str(folder)), OptimizerConfig(), num_steps=1)
         updater = Updater(
             Roles(policy=backend),
             RunConfig(
@@ -65,8 +66,6 @@ def megatron_step(folder: Path, batch: TrainingBatch, *, max_tokens: int) -> tup
         outcome = updater.update(batch, updater.score(batch))
         assert float((outcome.trained_tokens.ratios - 1).abs().max()) <= 1e-5
         return outcome.steps[0].loss, {name: gradient.clone() for name, gradient in backend.named_gradients()}
-    finally:
-        backend.close()
 
 
 def test_one_step_equals_plain_transformers_and_no_split_changes_it(

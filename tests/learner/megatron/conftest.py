@@ -8,12 +8,20 @@ import pytest
 
 from async_rl.config.schema import Dtype, ModelConfig, OptimizerConfig
 from learner.megatron.backend import MegatronBackend
+from learner.megatron.runtime import Ground
 
 OpenBackend = Callable[..., MegatronBackend]
 
 
 @pytest.fixture
-def open_backend(tmp_path: Path) -> Iterator[OpenBackend]:
+def ground() -> Iterator[Ground]:
+    """Of a single rank."""
+    with Ground(seed=0, num_threads=1) as ground:
+        yield ground
+
+
+@pytest.fixture
+def open_backend(ground: Ground, tmp_path: Path) -> Iterator[OpenBackend]:
     """(optimizer, *, folder="model", num_steps=10, dtype=float32) → a backend on tmp_path/folder."""
     with ExitStack() as stack:
 
@@ -25,7 +33,7 @@ def open_backend(tmp_path: Path) -> Iterator[OpenBackend]:
             dtype: Dtype = Dtype.float32,
         ) -> MegatronBackend:
             model = ModelConfig(path=str(tmp_path / folder), dtype=dtype)
-            backend = MegatronBackend(model, optimizer, num_steps=num_steps, seed=0, num_threads=1)
+            backend = MegatronBackend(ground, model, optimizer, num_steps=num_steps)
             stack.callback(backend.close)
             return backend
 

@@ -14,6 +14,7 @@ from async_rl.config.schema import Dtype, ModelConfig, OptimizerConfig, Schedule
 from async_rl.errors import ModelError
 from learner.backend import LossFunction, TokenScores
 from learner.megatron.backend import MegatronBackend
+from learner.megatron.runtime import Ground
 from learner.packing import PackedSequences
 from tests.learner.conftest import MakeReference
 from tests.learner.megatron.conftest import OpenBackend
@@ -280,18 +281,16 @@ def test_bfloat16_trains_on_float32_main_weights(
     assert {tensor.dtype for _, tensor in backend.named_weights()} == {torch.bfloat16}
 
 
-def test_a_process_may_open_another_backend_after_the_last_is_closed(
+def test_a_process_may_make_another_ground_after_the_last_is_closed(
     make_reference: MakeReference, tmp_path: Path
 ) -> None:
     make_reference()
     packed = PackedSequences.pack([[1, 2, 3]])
     results = []
     for _ in range(2):
-        backend = MegatronBackend(
-            ModelConfig(path=str(tmp_path / "model")), OptimizerConfig(), num_steps=3, seed=0, num_threads=1
-        )
-        results.append(backend.step([packed], scaled(1.0), temperature=1.0))
-        backend.close()
+        with Ground(seed=0, num_threads=1) as ground:
+            backend = MegatronBackend(ground, ModelConfig(path=str(tmp_path / "model")), OptimizerConfig(), num_steps=3)
+            results.append(backend.step([packed], scaled(1.0), temperature=1.0))
     assert results[0] == results[1]
 
 

@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,18 +15,9 @@ from async_rl.errors import ModelError
 from learner.megatron.backend import MegatronBackend
 from learner.model_folder import read_weights
 from tests.learner.conftest import MakeReference
-from tests.learner.megatron.training import CONFIG, open_learner, take_step
+from tests.learner.megatron.training import open_learner, take_step
 
 pytestmark = pytest.mark.integration
-
-
-@contextmanager
-def learner(folder: Path, config: OptimizerConfig = CONFIG) -> Iterator[MegatronBackend]:
-    backend = open_learner(folder, config)
-    try:
-        yield backend
-    finally:
-        backend.close()
 
 
 def learner_command(model: Path, checkpoint: Path, action: str) -> list[str]:
@@ -47,7 +37,7 @@ def test_a_fresh_process_goes_on_bit_for_bit(
     make_reference: MakeReference, tmp_path: Path, repository: Path, tie: bool
 ) -> None:
     make_reference(tie_word_embeddings=tie)
-    with learner(tmp_path / "model") as backend:
+    with open_learner(tmp_path / "model") as backend:
         for index in range(3):
             take_step(backend, index)
         backend.save(tmp_path / "checkpoint")
@@ -61,7 +51,7 @@ def test_a_fresh_process_goes_on_bit_for_bit(
 
 def test_loading_undoes_what_came_after_the_save(make_reference: MakeReference, tmp_path: Path) -> None:
     make_reference()
-    with learner(tmp_path / "model") as backend:
+    with open_learner(tmp_path / "model") as backend:
         take_step(backend, 0)
         backend.save(tmp_path / "checkpoint")
         saved, drawn = weights_of(backend), torch.rand(3)
@@ -74,33 +64,33 @@ def test_loading_undoes_what_came_after_the_save(make_reference: MakeReference, 
 
 def test_the_options_are_those_of_the_resumed_config(make_reference: MakeReference, tmp_path: Path) -> None:
     make_reference()
-    with learner(tmp_path / "model", OptimizerConfig(lr=1e-2, warmup_steps=4)) as backend:
+    with open_learner(tmp_path / "model", OptimizerConfig(lr=1e-2, warmup_steps=4)) as backend:
         take_step(backend, 0)
         backend.save(tmp_path / "checkpoint")
-    with learner(tmp_path / "model", OptimizerConfig(lr=4e-3, warmup_steps=4)) as backend:
+    with open_learner(tmp_path / "model", OptimizerConfig(lr=4e-3, warmup_steps=4)) as backend:
         backend.load(tmp_path / "checkpoint")
         assert take_step(backend, 1).lr == pytest.approx(2e-3)
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(make_reference: MakeReference, tmp_path: Path) -> None:
     make_reference()
-    with learner(tmp_path / "model") as backend, pytest.raises(ModelError, match="not a checkpoint"):
+    with open_learner(tmp_path / "model") as backend, pytest.raises(ModelError, match="not a checkpoint"):
         backend.load(tmp_path)
 
 
 def test_a_checkpoint_of_another_model_is_refused(make_reference: MakeReference, tmp_path: Path) -> None:
     make_reference()
     make_reference(folder="wider", hidden_size=128)
-    with learner(tmp_path / "model") as backend:
+    with open_learner(tmp_path / "model") as backend:
         backend.save(tmp_path / "checkpoint")
-    with learner(tmp_path / "wider") as backend, pytest.raises(ModelError, match="cannot be read") as caught:
+    with open_learner(tmp_path / "wider") as backend, pytest.raises(ModelError, match="cannot be read") as caught:
         backend.load(tmp_path / "checkpoint")
     assert caught.value.place == str(tmp_path / "checkpoint")
 
 
 def test_a_torn_checkpoint_is_refused(make_reference: MakeReference, tmp_path: Path) -> None:
     make_reference()
-    with learner(tmp_path / "model") as backend:
+    with open_learner(tmp_path / "model") as backend:
         backend.save(tmp_path / "checkpoint")
         for file in (tmp_path / "checkpoint").glob("*.distcp"):
             file.write_bytes(file.read_bytes()[:4000])

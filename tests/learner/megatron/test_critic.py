@@ -16,6 +16,7 @@ from async_rl.config.schema import Dtype, ModelConfig, OptimizerConfig, Schedule
 from async_rl.errors import ModelError
 from learner.backend import ValueLoss
 from learner.megatron.critic import MegatronCritic
+from learner.megatron.runtime import Ground
 from learner.packing import PackedSequences
 from tests.learner.conftest import MakeReference
 from tests.learner.megatron.conftest import OpenBackend
@@ -36,13 +37,13 @@ ALL = tuple(range(len(LENGTHS)))
 
 
 @pytest.fixture
-def open_critic(tmp_path: Path) -> Iterator[OpenCritic]:
+def open_critic(ground: Ground, tmp_path: Path) -> Iterator[OpenCritic]:
     """(optimizer, *, folder="model", dtype=float32) → a critic on tmp_path/folder."""
     with ExitStack() as stack:
 
         def open_(optimizer: OptimizerConfig, *, folder: str = "model", dtype: Dtype = Dtype.float32) -> MegatronCritic:
             model = ModelConfig(path=str(tmp_path / folder), dtype=dtype)
-            critic = MegatronCritic(model, optimizer, num_steps=10, seed=0, num_threads=1)
+            critic = MegatronCritic(ground, model, optimizer, num_steps=10)
             stack.callback(critic.close)
             return critic
 

@@ -1,6 +1,5 @@
 """Logits against transformers in float32, for every architecture."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +7,9 @@ import pytest
 import torch
 
 from async_rl.errors import ModelError
-from learner.megatron import runtime
-from learner.megatron.model import build_model, forward, load_weights, named_weights
+from learner.megatron.model import build_model, forward, load_weights
+from learner.megatron.runtime import Ground
+from learner.megatron.weights import named_weights
 from learner.model_folder import read_weights
 from learner.model_shape import read_shape
 from learner.packing import PackedSequences
@@ -28,10 +28,8 @@ LLAMA3_ROPE = {
 
 
 @pytest.fixture(autouse=True)
-def ground() -> Iterator[None]:
-    runtime.acquire(seed=0, num_threads=1)
-    yield
-    runtime.release()
+def on_a_ground(ground: Ground) -> None:
+    """Every test."""
 
 
 @pytest.mark.parametrize("tie", [True, False])
@@ -63,7 +61,7 @@ def test_logits_are_those_of_transformers(
         assert (found - reference(tokens[None]).logits[0]).abs().max() < 2e-5
 
     expected = reference.state_dict()
-    given = dict(named_weights(model, shape, lambda parameter: parameter))
+    given = dict(named_weights([model], shape, lambda parameter: parameter))
     assert given.keys() == expected.keys() - ({"lm_head.weight"} if tie else set())
     assert all(torch.equal(tensor, expected[name]) for name, tensor in given.items())
 

@@ -5,6 +5,8 @@ with a line for each time.
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +14,17 @@ import numpy as np
 from async_rl.config.schema import ModelConfig, OptimizerConfig, Schedule
 from learner.backend import StepResult
 from learner.megatron.backend import MegatronBackend
+from learner.megatron.runtime import Ground
 from learner.packing import PackedSequences
 
 CONFIG = OptimizerConfig(lr=1e-2, schedule=Schedule.cosine, warmup_steps=3, weight_decay=0.1)
 
 
-def open_learner(model: Path, config: OptimizerConfig = CONFIG) -> MegatronBackend:
+@contextmanager
+def open_learner(model: Path, config: OptimizerConfig = CONFIG) -> Iterator[MegatronBackend]:
     """A backend of a run of 10 steps."""
-    return MegatronBackend(ModelConfig(path=str(model)), config, num_steps=10, seed=0, num_threads=1)
+    with Ground(seed=0, num_threads=1) as ground:
+        yield MegatronBackend(ground, ModelConfig(path=str(model)), config, num_steps=10)
 
 
 def take_step(backend: MegatronBackend, index: int) -> StepResult:
@@ -31,19 +36,18 @@ def take_step(backend: MegatronBackend, index: int) -> StepResult:
 
 def main(model: Path, checkpoint: Path, action: str) -> None:
     """See the module."""
-    backend = open_learner(model)
-    if action == "go-on":
-        backend.load(checkpoint)
-        print(take_step(backend, 3))
-        backend.export(checkpoint.parent / "after")
-        backend.close()
-        return
-    take_step(backend, 0)
-    number = 0
-    while True:
-        backend.save(checkpoint / str(number))
-        number += 1
-        print("saved", flush=True)
+    with open_learner(model) as backend:
+        if action == "go-on":
+            backend.load(checkpoint)
+            print(take_step(backend, 3))
+            backend.export(checkpoint.parent / "after")
+            return
+        take_step(backend, 0)
+        number = 0
+        while True:
+            backend.save(checkpoint / str(number))
+            number += 1
+            print("saved", flush=True)
 
 
 if __name__ == "__main__":
