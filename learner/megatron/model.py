@@ -7,6 +7,7 @@ Legend: T tokens of a micro-batch, V vocabulary, H hidden size.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import cast
 
 import torch
@@ -16,14 +17,14 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
-from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer import ModuleSpec, TransformerConfig
 
 from async_rl.errors import ModelError
 from learner.megatron import names, runtime
-from learner.megatron.attention import Rectangles, SegmentAttention
+from learner.megatron.attention import SegmentAttention
 from learner.megatron.head import Head, ValueHead
+from learner.megatron.layout import Layout
 from learner.megatron.shard import Shard
 from learner.model_shape import ModelShape
 from learner.packing import PackedSequences
@@ -37,11 +38,9 @@ def build_model(shape: ModelShape, dtype: torch.dtype, head: Head = Head.VOCABUL
         vocab_size=shape.vocab_size,
         max_sequence_length=shape.max_positions,
         share_embeddings_and_output_weights=shape.tie_embeddings and head is Head.VOCABULARY,
-        position_embedding_type="rope",
-        rotary_base=shape.rope_theta,
+        # Our attention rotates by positions that Megatron does not know.
+        position_embedding_type="none",
     )
-    # Megatron knows Llama 3's scaling with fixed constants only.
-    model.rotary_pos_emb.inv_freq = torch.tensor(shape.rope_frequencies, device=runtime.device())
     # Local norms are made in float32 whatever the config says.
     model.to(device=runtime.device(), dtype=dtype)
     if head is Head.VALUE:
@@ -56,20 +55,7 @@ def forward(model: Callable[..., torch.Tensor], sequences: PackedSequences) -> t
         input_ids=sequences.token_ids.to(device)[None],
         position_ids=sequences.position_ids.to(device)[None],
         attention_mask=None,
-        packed_seq_params=_packing(sequences),
-    )
-
-
-def _packing(sequences: PackedSequences) -> PackedSeqParams:
-    if not runtime.USE_TE:
-        return Rectangles.lay_out(sequences, runtime.device())
-    bounds = sequences.cu_seqlens.to(runtime.device())
-    return PackedSeqParams(
-        qkv_format="thd",
-        cu_seqlens_q=bounds,
-        cu_seqlens_kv=bounds,
-        max_seqlen_q=sequences.max_seqlen,
-        max_seqlen_kv=sequences.max_seqlen,
+        packed_seq_params=Layout.of(sequences, device),
     )
 
 
@@ -153,7 +139,14 @@ def _finalize_grads(
 
 def _layer_spec(shape: ModelShape) -> ModuleSpec:
     if runtime.USE_TE:
-        return get_gpt_layer_with_transformer_engine_spec(qk_layernorm=shape.qk_norm)
-    spec = get_gpt_layer_local_spec(qk_layernorm=shape.qk_norm, normalization="RMSNorm")
-    spec.submodules.self_attention.submodules.core_attention = SegmentAttention
+        spec = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=shape.qk_norm)
+    else:
+        spec = get_gpt_layer_local_spec(qk_layernorm=shape.qk_norm, normalization="RMSNorm")
+    attention = spec.submodules.self_attention.submodules
+    attention.core_attention = partial(
+        SegmentAttention,
+        frequencies=shape.rope_frequencies,
+        device=runtime.device(),
+        plain=attention.core_attention if runtime.USE_TE else None,
+    )
     return cast(ModuleSpec, spec)
