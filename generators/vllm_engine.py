@@ -28,6 +28,7 @@ from vllm import AsyncEngineArgs, SamplingParams
 from vllm.exceptions import VLLMClientError
 from vllm.inputs.engine import tokens_input
 from vllm.outputs import CompletionOutput
+from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
@@ -176,6 +177,8 @@ def _engine_arguments(model: ModelConfig, generation: GenerationConfig, seed: in
         enable_prefix_caching=True,
         # A long prompt shares its steps with tokens of other requests, instead of holding them up.
         enable_chunked_prefill=True,
+        # On GPUs other kernels keep experts in layouts of their own, which loading in place would miss.
+        moe_backend="triton" if current_platform.is_cuda() else "auto",
         disable_log_stats=True,
         enable_log_requests=False,
         worker_extension_cls="generators.vllm_worker.WeightLoader",

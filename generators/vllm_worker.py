@@ -11,6 +11,8 @@ from typing import Protocol
 import msgspec
 import torch
 import vllm._custom_ops
+from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
+from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 
 from async_rl.protocol import WeightManifest
 from async_rl.weights.shm import ShmWeightSubscriber
@@ -27,6 +29,10 @@ class LoadableModel(Protocol):
 
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """Every parameter once, shared ones by their first name."""
+        ...
+
+    def modules(self) -> Iterator[torch.nn.Module]:
+        """Every part of it."""
         ...
 
 
@@ -61,6 +67,16 @@ class WeightLoader:
         missing = {name for name, _ in model.named_parameters()} - loaded
         if missing:
             raise ValueError(f"the published version has no {', '.join(sorted(missing))}")
+        _pack_experts(model)
+
+
+def _pack_experts(model: LoadableModel) -> None:
+    """Gives experts on CPUs back the layout that their kernel reads: the load has left the plain one in its place."""
+    for module in model.modules():
+        if isinstance(module, RoutedExperts):
+            kernel = module.quant_method.moe_kernel.fused_experts
+            if isinstance(kernel, CPUUnquantizedExperts):
+                kernel.process_weights_after_loading(module)
 
 
 def _prepare_engine_process() -> None:
