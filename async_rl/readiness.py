@@ -5,16 +5,20 @@ be read, memory suffices. The launch itself looks closer. A dry run lists what i
 be meant for another machine.
 """
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from async_rl.config.model_sizes import ModelSizes
+from async_rl.config.parallel_rules import check_parallel_sizes
 from async_rl.config.schema import RunConfig
 from async_rl.data.source import load_rows
 from async_rl.errors import ConfigError, ModelError, ResourceError, RewardError, UserError
 from async_rl.named_object import load_object
+from async_rl.sizing.model_json import check_given, read_fields, read_sizes
 
+GPU_FILES = "nvidia[0-9]*"
+"""One for each GPU, beside the driver's."""
 GPU_DRIVER = Path("/dev/nvidiactl")
 """There where engines may keep keys and values on GPUs, whose memory nobody knows here."""
 
@@ -33,6 +37,8 @@ class Readiness:
 
     rows: Rows | None
     """None where they cannot be read."""
+    sizes: ModelSizes | None
+    """The model's, by its folder or by the config; None where neither says them."""
     missing: list[UserError]
     """What it would stumble over, in the order of the config; empty if it may begin."""
 
@@ -46,12 +52,16 @@ def readiness_of(config: RunConfig) -> Readiness:
         for is_held_out in (False, True):
             counts.append(len(load_rows(config.data, is_held_out=is_held_out, seed=config.seed)))
 
-    for look in (_check_model, count_rows, _check_reward, check_memory):
+    for look in (_check_model, count_rows, _check_reward, check_memory, check_gpus):
         try:
             look(config)
         except UserError as error:
             missing.append(error)
-    return Readiness(rows=Rows(train=counts[0], held_out=counts[1]) if len(counts) == 2 else None, missing=missing)
+    return Readiness(
+        rows=Rows(train=counts[0], held_out=counts[1]) if len(counts) == 2 else None,
+        sizes=_known_sizes(config),
+        missing=missing,
+    )
 
 
 def check_model_folder(folder: Path) -> None:
@@ -75,9 +85,33 @@ def check_positions(config: RunConfig, positions: int, folder: Path) -> None:
         )
 
 
+def check_model_sizes(config: RunConfig, folder: Path) -> ModelSizes:
+    """The sizes of the model in a folder.
+
+    Raises:
+        ModelError: its config.json does not say them.
+        ConfigError: `model.sizes` says others, or the ranks and engines cannot share them.
+    """
+    sizes = read_sizes(folder)
+    check_given(config.model.sizes, sizes, folder)
+    check_parallel_sizes(config, sizes)
+    return sizes
+
+
+def check_gpus(config: RunConfig) -> None:
+    """Raises a `ResourceError` where this machine is the cluster, and has fewer GPUs than it should."""
+    found, wanted = len(list(GPU_DRIVER.parent.glob(GPU_FILES))), config.cluster.gpus_per_node
+    if not config.cluster.address and found < wanted:
+        raise ResourceError(
+            f"cluster.gpus_per_node={wanted}, and this machine has {found} {'GPU' if found == 1 else 'GPUs'}",
+            place="cluster.gpus_per_node",
+            remedy="launch it where the GPUs are, or set cluster.gpus_per_node=0 for a run on CPUs",
+        )
+
+
 def check_memory(config: RunConfig) -> None:
     """Raises a `ResourceError` where the engines' keys and values alone are larger than this machine's memory."""
-    if config.cluster.address or GPU_DRIVER.exists():
+    if config.cluster.address or config.cluster.gpus_per_node or GPU_DRIVER.exists():
         return
     generation = config.generation
     needed_gib = generation.num_generators * generation.kv_cache_gib
@@ -94,23 +128,33 @@ def check_memory(config: RunConfig) -> None:
 def _check_model(config: RunConfig) -> None:
     folder = Path(config.model.path)
     check_model_folder(folder)
-    path = folder / "config.json"
-    try:
-        shape = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"{path} cannot be read: {error}", place="model.path", remedy="name a folder with a config.json"
-        ) from error
+    positions = read_fields(folder).get("max_position_embeddings")
+    check_model_sizes(config, folder)
     if not any(folder.glob("*.safetensors")):
         raise ModelError(
             f"{folder} holds no weights", place="model.path", remedy="name a folder with *.safetensors files"
         )
-    positions = shape.get("max_position_embeddings") if isinstance(shape, dict) else None
     if isinstance(positions, int):
         check_positions(config, positions, folder)
 
 
+def _known_sizes(config: RunConfig) -> ModelSizes | None:
+    """Whatever is wrong with the folder has been said already."""
+    try:
+        return read_sizes(Path(config.model.path))
+    except ModelError:
+        return config.model.sizes if config.model.sizes.is_given else None
+
+
 def _check_reward(config: RunConfig) -> None:
+    if config.reward.model.path and not Path(config.reward.model.path).is_dir():
+        raise ModelError(
+            f"there is no folder {config.reward.model.path}",
+            place="reward.model.path",
+            remedy="name a Hugging Face folder of a sequence classifier, or set reward.model.path= to do without",
+        )
+    if not config.reward.function:
+        return
     load_object(
         config.reward.function,
         kind="reward function",

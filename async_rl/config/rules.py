@@ -83,12 +83,19 @@ def _check_heldout(config: RunConfig) -> None:
 def _check_reward(config: RunConfig) -> None:
     reward, lease = config.reward, config.ledger.lease_timeout_s
     refuse(
-        not reward.function,
-        "reward.function is empty: nobody says what a trajectory is worth",
-        place="reward.function",
-        remedy="name a function, `module:function` or `path/to/file.py:function`",
+        not reward.function and not reward.model.path,
+        "reward.function and reward.model.path are empty: nobody says what a trajectory is worth",
+        place="reward.function, reward.model.path",
+        remedy="name a function, `module:function` or `path/to/file.py:function`, or the folder of a reward model",
     )
-    check_reference(reward.function, option="reward.function", kind="function")
+    if reward.function:
+        check_reference(reward.function, option="reward.function", kind="function")
+    refuse(
+        bool(reward.model.path and config.advantage.reward_components),
+        "a reward model's score has no place among advantage.reward_components",
+        place="reward.model.path, advantage.reward_components",
+        remedy="set reward.model.path= or advantage.reward_components=[]",
+    )
     refuse(
         reward.timeout_s >= lease,
         f"reward.timeout_s={reward.timeout_s:g} lets a reward outlive its lease of {lease:g} s",

@@ -116,7 +116,9 @@ class SftDataConfig(DataConfig):
     """What `async-rl sft` learns from."""
 
     messages_column: str = option(
-        "messages", "Column with a conversation, a list of messages: a file whose first row has it is of conversations."
+        "messages",
+        "Column with a conversation, a list of messages: a file whose first row has it is of conversations. Empty: no "
+        "file is.",
     )
     tools_column: str = option("tools", "Column with a conversation's tools, for the chat template; may be missing.")
     learn_turns: LearnTurns = option(
@@ -131,10 +133,27 @@ class SftDataConfig(DataConfig):
 
 
 @dataclass(frozen=True)
-class RewardConfig:
-    """Who says what a trajectory is worth."""
+class RewardModelConfig:
+    """A sequence classifier that rewards whole responses, in a process of its own."""
 
-    function: str = option("", "`module:function` or `file.py:function`, plain or async (docs/rewards.md).")
+    path: str = option("", "Hugging Face folder of a sequence classifier with one label; empty: no reward model.")
+    dtype: Dtype = option(Dtype.float32, "Number format of the classifier.")
+    weight: float = option(1.0, "Its score, times this, is added to what `reward.function` says.")
+    ending: str = option(
+        "", "Text put behind each response before it is scored: the end of turn that the classifier was trained with."
+    )
+    batch_tokens: int = option(8192, "Tokens, padding included, of one forward pass.", minimum=1)
+    max_restarts: int = option(3, "How often its process is started again after it has died.", minimum=0)
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """Who says what a trajectory is worth: a function, a reward model, or both together."""
+
+    function: str = option(
+        "", "`module:function` or `file.py:function`, plain or async (docs/rewards.md); empty: the reward model alone."
+    )
+    model: RewardModelConfig = section(RewardModelConfig, "The reward model.")
     timeout_s: float = option(10.0, "A call that takes longer has failed; its process is ended.", exclusive_minimum=0)
     num_workers: int = option(
         1, "Processes, per generator, that run a plain function beside the generation.", minimum=1, maximum=64
@@ -380,4 +399,6 @@ class SftConfig:
     new_model: NewModel = section(NewModel, "Shape of a model made from scratch (`model.path` empty).")
     data: SftDataConfig = section(SftDataConfig, "Conversations or pairs.")
     optimizer: OptimizerConfig = section(OptimizerConfig, "The optimizer.")
+    checkpoint: CheckpointConfig = section(CheckpointConfig, "Checkpoints.")
     tracking: TrackingConfig = section(TrackingConfig, "Metrics.")
+    cluster: ClusterConfig = section(ClusterConfig, "Placement.")

@@ -21,7 +21,8 @@ from async_rl.data.tokenizer import Tokenizer
 from async_rl.errors import ModelError, ResourceError
 from async_rl.launch.cluster_address import check_cluster
 from async_rl.protocol import Prompt
-from async_rl.readiness import check_memory, check_model_folder, check_positions
+from async_rl.readiness import check_gpus, check_memory, check_model_folder, check_model_sizes, check_positions
+from async_rl.sizing.fit import check_fit
 from async_rl.weights.slots import NUM_SLOTS, SHARED_MEMORY
 from generators.reward_function import load_reward_function
 from learner.model_shape import ModelShape, read_shape
@@ -48,9 +49,12 @@ def check(config: RunConfig) -> Preflight:
     check_model_folder(folder)
     shape = read_shape(folder)
     check_positions(config, shape.max_positions, folder)
+    check_fit(config, check_model_sizes(config, folder))
+    check_gpus(config)
     if config.critic.path and config.advantage.estimator in VALUE_ESTIMATORS:
         check_critic(config, shape)
-    load_reward_function(config.reward.function)
+    if config.reward.function:
+        load_reward_function(config.reward.function)
     check_port(config)
     check_cluster(config.cluster.address)
     check_memory(config)

@@ -130,7 +130,9 @@ def test_evaluating_without_held_out_rows() -> None:
 
 
 def test_no_reward_or_one_that_outlives_its_lease() -> None:
-    assert refusal(reward__function="").problem == "reward.function is empty: nobody says what a trajectory is worth"
+    assert refusal(reward__function="").problem == (
+        "reward.function and reward.model.path are empty: nobody says what a trajectory is worth"
+    )
     assert refusal(reward__function="rewards.py").remedy == "write `module:function` or `path/to/file.py:function`"
     assert (
         refusal(reward__timeout_s=120.0).remedy == "set reward.timeout_s below 120, or ledger.lease_timeout_s above 120"
