@@ -1,9 +1,9 @@
 """How many learner ranks a run has, and of what.
 
-Owns what `learner.parallel.dp=0` comes to on a cluster. Whether there is room for it is for the rules to say.
+Owns what `parallel.dp=0` comes to on a cluster. Whether there is room for it is for the rules to say.
 """
 
-from async_rl.config.schema import RunConfig
+from async_rl.config.schema import RunConfig, SftConfig
 
 
 def gpus_left(config: RunConfig) -> int:
@@ -25,3 +25,10 @@ def num_shards(config: RunConfig) -> int:
 def num_ranks(config: RunConfig) -> int:
     """Processes that train together: a GPU each, or on CPUs some cores."""
     return config.learner.parallel.ranks_of_copy * num_shards(config)
+
+
+def num_sft_ranks(config: SftConfig) -> int:
+    """The same of a fine-tuning, which has the cluster to itself. 0 only where a cluster has too few GPUs."""
+    parallel, gpus = config.parallel, config.cluster.num_nodes * config.cluster.gpus_per_node
+    num_shards = parallel.dp or (gpus // parallel.ranks_of_copy if gpus else 1)
+    return parallel.ranks_of_copy * num_shards

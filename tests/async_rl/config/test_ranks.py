@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from async_rl.config.parallel import ParallelConfig
-from async_rl.config.ranks import gpus_left, num_ranks, num_shards
-from async_rl.config.schema import ClusterConfig, GenerationConfig, RunConfig
+from async_rl.config.ranks import gpus_left, num_ranks, num_sft_ranks, num_shards
+from async_rl.config.schema import ClusterConfig, GenerationConfig, RunConfig, SftConfig
 
 
 def make(parallel: ParallelConfig, *, gpus: int = 0, nodes: int = 1, generators: int = 1, tp: int = 1) -> RunConfig:
@@ -41,3 +41,11 @@ def test_a_cluster_without_room_has_no_shard() -> None:
 
 def test_a_size_that_is_asked_for_is_taken_as_it_is() -> None:
     assert num_shards(make(ParallelConfig(dp=2), gpus=8, generators=2)) == 2
+
+
+def test_a_fine_tuning_has_the_cluster_to_itself() -> None:
+    assert num_sft_ranks(SftConfig()) == 1
+    assert num_sft_ranks(SftConfig(parallel=ParallelConfig(tp=2, dp=3))) == 6
+    eight = ClusterConfig(num_nodes=2, gpus_per_node=4)
+    assert num_sft_ranks(SftConfig(parallel=ParallelConfig(tp=2), cluster=eight)) == 8
+    assert num_sft_ranks(SftConfig(parallel=ParallelConfig(tp=16), cluster=eight)) == 0

@@ -5,8 +5,18 @@ from dataclasses import replace
 import pytest
 
 from async_rl.config.objective import AdvantageConfig, Estimator
-from async_rl.config.resume_rules import check_resumable
-from async_rl.config.schema import DataConfig, GenerationConfig, ModelConfig, RunConfig, StalenessConfig
+from async_rl.config.parallel import ParallelConfig
+from async_rl.config.resume_rules import check_resumable, check_sft_resumable
+from async_rl.config.schema import (
+    DataConfig,
+    GenerationConfig,
+    LearnTurns,
+    ModelConfig,
+    RunConfig,
+    SftConfig,
+    SftDataConfig,
+    StalenessConfig,
+)
 from async_rl.errors import ConfigError
 
 RUN = RunConfig()
@@ -50,3 +60,15 @@ def test_groups_that_wait_have_the_rewards_that_the_run_began_with() -> None:
     named = replace(RUN, advantage=AdvantageConfig(reward_components=["a"]))
     with pytest.raises(ConfigError, match="was \\[\\] when the run began"):
         check_resumable(RUN, named)
+
+
+def test_a_fine_tuning_goes_on_with_its_rows_in_any_layout() -> None:
+    began = SftConfig()
+    check_sft_resumable(began, replace(began, steps=900, parallel=ParallelConfig(tp=2), micro_batch_tokens=512))
+    for changed, place in (
+        (replace(began, batch_size=8), "batch_size"),
+        (replace(began, data=SftDataConfig(learn_turns=LearnTurns.last)), "data.learn_turns"),
+    ):
+        with pytest.raises(ConfigError, match="its steps would have other rows") as caught:
+            check_sft_resumable(began, changed)
+        assert caught.value.place == f"{place}, --resume auto"

@@ -1,14 +1,15 @@
-"""Contradictions of a warm start."""
+"""Contradictions of a fine-tuning."""
 
 from dataclasses import replace
 
 import pytest
 
-from async_rl.config.schema import DataConfig, ModelConfig, NewModel, OptimizerConfig, SftConfig
+from async_rl.config.parallel import ParallelConfig
+from async_rl.config.schema import ClusterConfig, ModelConfig, NewModel, OptimizerConfig, SftConfig, SftDataConfig
 from async_rl.config.sft_rules import check_sft
 from async_rl.errors import ConfigError
 
-SOUND = SftConfig(data=DataConfig(task="tasks.py:Sum", max_prompt_tokens=16))
+SOUND = SftConfig(data=SftDataConfig(task="tasks.py:Sum", max_prompt_tokens=16))
 
 
 def refusal(config: SftConfig) -> ConfigError:
@@ -49,14 +50,35 @@ def test_a_prompt_that_fills_a_micro_batch() -> None:
 def test_no_output_no_name_no_prompts() -> None:
     assert refusal(replace(SOUND, output="")).place == "output"
     assert refusal(replace(SOUND, name="a/b")).place == "name"
-    no_prompts = replace(SOUND, model=ModelConfig(path="m"), data=DataConfig(max_prompt_tokens=16))
+    no_prompts = replace(SOUND, model=ModelConfig(path="m"), data=SftDataConfig(max_prompt_tokens=16))
     assert refusal(no_prompts).place == "data.task, data.train"
 
 
 def test_a_new_model_without_a_task_to_take_its_characters_from() -> None:
-    error = refusal(replace(SOUND, data=DataConfig(train="pairs.jsonl", max_prompt_tokens=16)))
+    error = refusal(replace(SOUND, data=SftDataConfig(train="pairs.jsonl", max_prompt_tokens=16)))
     assert error.place == "model.path, data.task"
 
 
 def test_a_warm_up_that_never_ends() -> None:
     assert refusal(replace(SOUND, optimizer=OptimizerConfig(warmup_steps=500))).place == "optimizer.warmup_steps, steps"
+
+
+def test_a_row_that_fills_no_micro_batch() -> None:
+    data = replace(SOUND.data, max_tokens=9000)
+    assert refusal(replace(SOUND, data=data)).remedy == "set micro_batch_tokens=9000 or more"
+
+
+def test_a_column_that_is_both_conversation_and_prompt() -> None:
+    data = replace(SOUND.data, prompt_column="messages")
+    assert refusal(replace(SOUND, data=data)).place == "data.messages_column, data.prompt_column"
+    check_sft(replace(SOUND, data=replace(data, messages_column="")))
+
+
+@pytest.mark.parametrize("parallel", [ParallelConfig(tp=2, dp=3), ParallelConfig(tp=8)])
+def test_more_ranks_than_gpus(parallel: ParallelConfig) -> None:
+    error = refusal(replace(SOUND, parallel=parallel, cluster=ClusterConfig(gpus_per_node=4)))
+    assert error.remedy == "let tp · pp · cp · dp be 4 or less"
+
+
+def test_experts_that_the_ranks_cannot_share() -> None:
+    assert refusal(replace(SOUND, parallel=ParallelConfig(ep=2))).place == "parallel.ep, parallel.etp"
