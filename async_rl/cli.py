@@ -184,9 +184,13 @@ def launch(
         check_run(run)
     if dry_run:
         from async_rl.readiness import readiness_of
+        from async_rl.sizing.fit import check_fit
         from async_rl.terminal.plan_page import print_plan
 
-        print_plan(out, run, cores=sorted(os.sched_getaffinity(0)), readiness=readiness_of(run))
+        readiness = readiness_of(run)
+        print_plan(out, run, cores=sorted(os.sched_getaffinity(0)), readiness=readiness)
+        if readiness.sizes is not None:
+            check_fit(run, readiness.sizes)
         return
     from async_rl.launch.run import Interrupted
     from async_rl.launch.run import launch as launch_run

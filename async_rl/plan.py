@@ -8,17 +8,10 @@ from dataclasses import dataclass
 
 from async_rl.config.objective import CorrectionConfig, KLPlacement, Proximal, RatioLevel, Weighting
 from async_rl.config.objective_rules import VALUE_ESTIMATORS
+from async_rl.config.ranks import gpus_left, num_ranks
 from async_rl.config.schema import KvOnUpdate, OverBound, RunConfig
 from async_rl.placement import Placement, place
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessPlan:
-    """One process of a run."""
-
-    name: str
-    work: str
-    where: str
+from async_rl.process_plan import ProcessPlan, gpus, processes, shares_cores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +37,14 @@ def make_plan(config: RunConfig, *, cores: Sequence[int]) -> Plan:
     Args:
         cores: numbers of the cores that this process may use.
     """
-    placement = place(num_generators=config.generation.num_generators, cores=cores, pin=config.cluster.pin_cores)
+    placement = place(
+        num_generators=config.generation.num_generators,
+        num_ranks=num_ranks(config),
+        cores=cores,
+        pin=config.cluster.pin_cores,
+    )
     return Plan(
-        processes=_processes(config, placement),
+        processes=processes(config, placement),
         guarantees=[
             Guarantee(subject="bound per token", words=bound(config)),
             Guarantee(subject="usual lag", words=usual_lag(config)),
@@ -184,55 +182,25 @@ def crash(config: RunConfig) -> str:
     )
 
 
-def _processes(config: RunConfig, placement: Placement) -> list[ProcessPlan]:
-    generation, port = config.generation, config.channel.port
-    address = f"{config.channel.host}:{port}" if port else f"{config.channel.host}, a free port"
-    rows = [ProcessPlan(name="controller", work=f"ledger, bound, batches; listens on {address}", where="this process")]
-    rows += [
-        ProcessPlan(
-            name=f"generator-{number}",
-            work=f"engine of {generation.max_concurrent} requests, {generation.kv_cache_gib:g} GiB of keys and values, "
-            f"{config.reward.num_workers} reward {'process' if config.reward.num_workers == 1 else 'processes'}",
-            where=_where(cores),
-        )
-        for number, cores in enumerate(placement.generators)
-    ]
-    learner = config.learner
-    critic = ", and a critic" if config.advantage.estimator in VALUE_ESTIMATORS else ""
-    rows.append(
-        ProcessPlan(
-            name="learner",
-            work=f"{learner.groups_per_step} groups of {generation.group_size} a batch, in micro-batches of "
-            f"{learner.micro_batch_tokens} tokens{critic}",
-            where=_where(placement.learner),
-        )
-    )
-    repo = config.tracking.aim_repo or config.runs_dir
-    aim = f"metrics.jsonl and the Aim repository in {repo}" if config.tracking.aim else "metrics.jsonl"
-    rows.append(ProcessPlan(name="tracker", work=aim, where="not pinned"))
-    return rows
-
-
-def _where(cores: Sequence[int] | None) -> str:
-    if cores is None:
-        return "not pinned"
-    return f"{'core' if len(cores) == 1 else 'cores'} {', '.join(map(str, cores))}"
-
-
 def _warnings(config: RunConfig, placement: Placement, cores: Sequence[int]) -> list[str]:
     warnings = []
-    if placement.shares_cores:
+    generation, idle = config.generation, gpus_left(config) - num_ranks(config)
+    if config.cluster.gpus_per_node and idle > 0:
+        warnings.append(f"{gpus(idle)} of the cluster {'has' if idle == 1 else 'have'} nothing to do.")
+    if not config.cluster.gpus_per_node and shares_cores(placement):
+        generators, ranks = generation.num_generators, num_ranks(config)
         warnings.append(
-            f"{config.generation.num_generators} generators and the learner share {len(cores)} "
+            f"{generators} {'generator' if generators == 1 else 'generators'} and "
+            f"{'the learner' if ranks == 1 else f'{ranks} learner ranks'} share {len(cores)} "
             f"{'core' if len(cores) == 1 else 'cores'}: two busy processes on one core slow each other down. "
-            "Fewer generators would be faster."
+            "Fewer would be faster."
         )
     if config.cluster.address and config.channel.host == "127.0.0.1":
         warnings.append(
-            "channel.host=127.0.0.1 can be reached from this machine only: generators on other machines of the cluster "
+            "channel.host=127.0.0.1 can be reached from this machine only: processes on other machines of the cluster "
             "could not connect."
         )
-    if config.generation.top_p < 1 or config.generation.top_k > 0:
+    if generation.top_p < 1 or generation.top_k > 0:
         warnings.append(
             "With generation.top_p below 1 or top_k above 0, μ is of the truncated distribution and π_prox of the "
             "whole: importance weights are below 1 even on-policy."

@@ -4,9 +4,9 @@ Declared once, beside the field; validation, `--help` texts and docs/config.md r
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 from async_rl.errors import ConfigError
 
@@ -83,6 +83,18 @@ def walk(config: object, prefix: str = "") -> Iterator[Entry]:
             yield from walk(value, f"{path}.")
         else:
             yield Entry(path, f.type, value, f.metadata["help"])
+
+
+_Config = TypeVar("_Config")
+
+
+def with_options(config: _Config, options: Mapping[str, object]) -> _Config:
+    """The same tree with other values at some paths."""
+    for path, value in options.items():
+        head, _, rest = path.partition(".")
+        assert is_dataclass(config) and not isinstance(config, type) and head in {f.name for f in fields(config)}, path
+        config = replace(config, **{head: with_options(getattr(config, head), {rest: value}) if rest else value})
+    return config
 
 
 def check_ranges(config: object) -> None:

@@ -139,6 +139,12 @@ def _check_moe(parallel: ParallelConfig, sizes: ModelSizes, place: str) -> None:
 
 def _check_cluster(config: RunConfig) -> None:
     parallel, tp, gpus = config.learner.parallel, config.generation.tp, config.cluster.gpus_per_node
+    refuse(
+        config.cluster.num_nodes > 1 and not config.cluster.address,
+        f"cluster.num_nodes={config.cluster.num_nodes}, and an empty cluster.address starts Ray on this machine alone",
+        place="cluster.num_nodes, cluster.address",
+        remedy="start Ray on all machines (`ray start`) and set cluster.address=auto, or set cluster.num_nodes=1",
+    )
     if not gpus:
         refuse(
             parallel.cp > 1,
@@ -158,6 +164,13 @@ def _check_cluster(config: RunConfig) -> None:
         f"generation.tp={tp} does not divide cluster.gpus_per_node={gpus}: an engine would lie on two machines",
         place="generation.tp, cluster.gpus_per_node",
         remedy=f"set generation.tp to one of {_divisors(gpus)}",
+    )
+    refuse(
+        gpus % parallel.tp != 0,
+        f"learner.parallel.tp={parallel.tp} does not divide cluster.gpus_per_node={gpus}: ranks that share each matrix "
+        "would lie on two machines",
+        place="learner.parallel.tp, cluster.gpus_per_node",
+        remedy=f"set learner.parallel.tp to one of {_divisors(gpus)}; stages of a pipeline (pp) may lie on several",
     )
     _check_room(config)
 

@@ -1,4 +1,4 @@
-"""What a dry run prints: the resolved config, the processes, the guarantees, and what is missing."""
+"""What a dry run prints: the resolved config, the processes, their memory, the guarantees, and what is missing."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,13 @@ from rich.table import Table
 from rich.text import Text
 
 from async_rl.config.compose import dump_config
+from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.schema import RunConfig
 from async_rl.plan import make_plan
 from async_rl.readiness import Readiness, Rows
+from async_rl.sizing.fit import usable_bytes
+from async_rl.sizing.run import accounts
+from async_rl.terminal.memory_table import memory_notes, memory_table
 
 
 def print_plan(console: Console, config: RunConfig, *, cores: Sequence[int], readiness: Readiness) -> None:
@@ -20,6 +24,8 @@ def print_plan(console: Console, config: RunConfig, *, cores: Sequence[int], rea
     console.print(Text(dump_config(config)), soft_wrap=True)
     console.print(Text("Processes", style="bold"))
     console.print(_table([(p.name, p.where, p.work) for p in plan.processes]))
+    console.print(Text("Memory", style="bold"))
+    _print_memory(console, config, readiness.sizes)
     if readiness.rows is not None:
         console.print(Text("Data", style="bold"))
         console.print(_table(data_words(config, readiness.rows)))
@@ -32,6 +38,15 @@ def print_plan(console: Console, config: RunConfig, *, cores: Sequence[int], rea
     for error in readiness.missing:
         console.print(Text(f"  {error}"), soft_wrap=True)
     console.print(Text("Dry run: nothing was started.", style="dim"))
+
+
+def _print_memory(console: Console, config: RunConfig, sizes: ModelSizes | None) -> None:
+    if sizes is None:
+        console.print(_table([("not known", "the model's folder is not here, and model.sizes does not say its sizes")]))
+        return
+    devices = accounts(config, sizes)
+    console.print(memory_table(devices, usable=usable_bytes(config)))
+    console.print(_table(memory_notes(config, sizes, devices)))
 
 
 def data_words(config: RunConfig, rows: Rows) -> list[tuple[str, str]]:

@@ -12,8 +12,10 @@ from async_rl.config.objective import (
     RatioLevel,
     Weighting,
 )
+from async_rl.config.parallel import ParallelConfig
 from async_rl.config.schema import (
     CheckpointConfig,
+    ClusterConfig,
     GenerationConfig,
     KvOnUpdate,
     OverBound,
@@ -109,7 +111,7 @@ def test_the_objective_in_words() -> None:
         "vtrace advantages in a ppo_clip loss; a critic learns their values; 0.01 times the KL to the reference (k3) "
         "in the loss."
     )
-    assert "a critic" in {p.name: p.work for p in plan.make_plan(with_critic, cores=[0, 1]).processes}["learner"]
+    assert "a critic" in {p.name: p.work for p in plan.make_plan(with_critic, cores=[0, 1]).processes}["learner-0"]
 
 
 def test_updates_and_checkpoints_in_words() -> None:
@@ -127,17 +129,48 @@ def test_processes_and_their_cores() -> None:
         ("controller", "this process"),
         ("generator-0", "core 0"),
         ("generator-1", "core 1"),
-        ("learner", "cores 2, 3"),
+        ("learner-0", "cores 2, 3"),
         ("tracker", "not pinned"),
     ]
     assert made.warnings == []
+
+
+def test_each_rank_on_cpus_has_its_share_of_the_cores() -> None:
+    config = replace(RUN, learner=replace(RUN.learner, parallel=ParallelConfig(tp=2)))
+    made = plan.make_plan(config, cores=[0, 1, 2, 3, 4])
+    rows = {p.name: (p.where, p.work) for p in made.processes}
+    assert (rows["learner-0"][0], rows["learner-1"][0]) == ("cores 1, 2", "cores 3, 4")
+    assert rows["learner-0"][1].startswith("2 ranks = tp 2 · dp 1; 16 groups of 8 a batch")
+
+
+def test_ranks_and_engines_on_gpus() -> None:
+    config = replace(
+        RUN,
+        cluster=ClusterConfig(address="auto", num_nodes=4, gpus_per_node=8),
+        generation=GenerationConfig(num_generators=4, tp=4),
+        learner=replace(RUN.learner, parallel=ParallelConfig(tp=8, pp=2, vpp=2)),
+    )
+    rows = {p.name: (p.where, p.work) for p in plan.make_plan(config, cores=[0]).processes}
+    assert rows["generator-0 … 3"][0] == "4 GPUs of one node each"
+    where, work = rows["learner-0 … 15"]
+    assert where == "16 GPUs of 2 nodes"
+    assert work.startswith("16 ranks = tp 8 · pp 2 · dp 1, each stage in 2 pieces; ")
+
+
+def test_gpus_without_work_are_a_warning() -> None:
+    config = replace(
+        RUN,
+        cluster=ClusterConfig(gpus_per_node=8),
+        learner=replace(RUN.learner, parallel=ParallelConfig(tp=2, dp=2)),
+    )
+    assert plan.make_plan(config, cores=[0]).warnings == ["3 GPUs of the cluster have nothing to do."]
 
 
 def test_too_few_cores_are_a_warning() -> None:
     config = replace(RUN, generation=GenerationConfig(num_generators=2))
     assert plan.make_plan(config, cores=[0, 1]).warnings == [
         "2 generators and the learner share 2 cores: two busy processes on one core slow each other down. "
-        "Fewer generators would be faster."
+        "Fewer would be faster."
     ]
 
 

@@ -1,16 +1,40 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from async_rl.config.model_sizes import ModelSizes
+from async_rl.config.parallel import ParallelConfig
 from async_rl.config.schema import ClusterConfig, DataConfig, GenerationConfig, ModelConfig, RewardConfig, RunConfig
 from async_rl.errors import UserError
 from async_rl.readiness import Rows, readiness_of
 
+CONFIG_JSON = {
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 3,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+}
+SIZES = ModelSizes(
+    num_layers=3,
+    hidden_size=64,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    intermediate_size=96,
+    vocab_size=100,
+    tie_embeddings=True,
+)
+
 
 @pytest.fixture
 def ready(tmp_path: Path) -> RunConfig:
-    (tmp_path / "config.json").write_text('{"max_position_embeddings": 512}', encoding="utf-8")
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG_JSON), encoding="utf-8")
     (tmp_path / "model.safetensors").write_bytes(b"")
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n' * 3, encoding="utf-8")
     (tmp_path / "rewards.py").write_text("def score(*_): return 1.0\n", encoding="utf-8")
@@ -83,3 +107,34 @@ def test_a_reward_or_a_task_that_does_not_import(ready: RunConfig, tmp_path: Pat
     assert "ModuleNotFoundError: No module named 'nothing_of_this_name'" in error.problem
     (error,) = missing(replace(ready, data=DataConfig(task=spec)))
     assert error.place == "data.task"
+
+
+def test_sizes_are_the_folders_or_else_the_configs(ready: RunConfig) -> None:
+    assert readiness_of(ready).sizes == SIZES
+    elsewhere = ModelConfig(path="no/model", sizes=SIZES)
+    assert readiness_of(replace(ready, model=elsewhere)).sizes == SIZES
+    assert readiness_of(replace(ready, model=ModelConfig(path="no/model"))).sizes is None
+
+
+def test_sizes_that_contradict_the_folder_are_named(ready: RunConfig) -> None:
+    other = replace(ready.model, sizes=replace(SIZES, num_layers=4))
+    (error,) = missing(replace(ready, model=other))
+    assert error.problem.startswith("model.sizes.num_layers=4, and the model in ")
+    assert error.remedy.startswith("set model.sizes.num_layers=3")
+
+
+def test_a_layout_that_does_not_divide_the_folders_model_is_named(ready: RunConfig) -> None:
+    (error,) = missing(replace(ready, learner=replace(ready.learner, parallel=ParallelConfig(pp=2))))
+    assert error.place == "learner.parallel.pp, learner.parallel.vpp"
+
+
+def test_gpus_that_this_machine_lacks_are_named(
+    ready: RunConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("async_rl.readiness.GPU_DRIVER", tmp_path / "nvidiactl")
+    (tmp_path / "nvidia0").touch()
+    (error,) = missing(replace(ready, cluster=ClusterConfig(gpus_per_node=2)))
+    assert error.problem == "cluster.gpus_per_node=2, and this machine has 1 GPU"
+    (tmp_path / "nvidia1").touch()
+    assert missing(replace(ready, cluster=ClusterConfig(gpus_per_node=2))) == []
+    assert missing(replace(ready, cluster=ClusterConfig(gpus_per_node=8, address="auto"))) == []

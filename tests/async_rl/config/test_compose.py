@@ -197,8 +197,8 @@ FILES = {
         "  remedy: mend the line; YAML indents with spaces and writes `key: value`, each key once",
     ),
     "a file in defaults that is not there": (
-        "defaults: [run_schema, model: tiny, _self_]\n",
-        "there is no model/tiny.yaml, neither in FOLDER nor among the configs that come along\n"
+        "defaults: [run_schema, critic: tiny, _self_]\n",
+        "there is no critic/tiny.yaml, neither in FOLDER nor among the configs that come along\n"
         "  where:  PATH: defaults\n"
         "  remedy: name a file that exists; groups are folders next to the config file",
     ),
@@ -259,9 +259,13 @@ OVERRIDES = {
         "`steps` is given several values at once",
         "give one; text that holds a comma is quoted: 'steps=\"a,b\"'",
     ),
-    "staleness=3": (
-        "`staleness` is a section, not a value",
-        "set one of its options: `staleness.NAME=VALUE`, or in YAML a line below `staleness:`",
+    "reward=3": (
+        "`reward` is a section, not a value",
+        "set one of its options: `reward.NAME=VALUE`, or in YAML a line below `reward:`",
+    ),
+    "staleness=strikt": (
+        "there is no staleness/strikt.yaml, neither in FOLDER nor among the configs that come along",
+        "did you mean strict? There are far_ahead, one_ahead, strict",
     ),
     "correction.reject=seq_mean_k3:0.01": ("`correction.reject` takes a list of text", AS_A_LIST),
     "correction.reject=seq_mean_k3:0.01,token_k1:2": ("`correction.reject` takes a list of text", AS_A_LIST),
@@ -281,6 +285,7 @@ OVERRIDES = {
 def test_an_override_is_refused_with_value_place_and_remedy(tmp_path: Path, text: str) -> None:
     error = refused(write(tmp_path, RUNNABLE), text)
     problem, remedy = OVERRIDES[text]
+    problem = problem.replace("FOLDER", str(tmp_path))
     assert (error.problem, error.place, error.remedy) == (problem, f"command line: {text}", remedy)
 
 

@@ -20,7 +20,7 @@ DENSE = ModelSizes(
     vocab_size=151936,
 )
 EXPERTS = replace(DENSE, num_kv_heads=4, intermediate_size=768, num_experts=128, top_k=8)
-CLUSTER = {"cluster.num_nodes": 2, "cluster.gpus_per_node": 8}
+CLUSTER = {"cluster.address": "auto", "cluster.num_nodes": 2, "cluster.gpus_per_node": 8}
 
 
 def refused(parallel: ParallelConfig, sizes: ModelSizes = DENSE) -> ConfigError:
@@ -44,9 +44,17 @@ def test_cpus_have_no_context_parallelism_and_one_rank_an_engine() -> None:
     accepted(learner__parallel__cp=2, generation__tp=2, cluster__gpus_per_node=8)
 
 
-def test_an_engine_lies_on_one_machine() -> None:
+def test_who_shares_each_matrix_lies_on_one_machine() -> None:
     error = refusal(generation__tp=3, cluster__gpus_per_node=8)
     assert "generation.tp to one of 1, 2, 4, 8" in error.remedy
+    error = refusal(**CLUSTER, learner__parallel__tp=16)
+    assert error.place == "learner.parallel.tp, cluster.gpus_per_node"
+
+
+def test_several_machines_are_joined_by_ray() -> None:
+    error = refusal(cluster__num_nodes=2, cluster__gpus_per_node=8)
+    assert error.place == "cluster.num_nodes, cluster.address"
+    assert "cluster.address=auto" in error.remedy
 
 
 def test_generators_leave_room_for_a_copy_of_the_model() -> None:

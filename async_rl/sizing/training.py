@@ -1,0 +1,114 @@
+"""The memory of a rank that trains: weights, gradients, optimizer, activations, on the worst pipeline stage.
+
+Owns the sum. A rank holds its gradients whole in float32, and of the optimizer's state (two moments, and float32
+weights where the model has fewer bits) one part among its data parallel ranks: ZeRO's first stage (arXiv:1910.02054).
+Pure.
+
+Legend: T tokens of a micro-batch, H hidden size.
+"""
+
+from dataclasses import dataclass
+
+from async_rl.config.model_sizes import ModelSizes
+from async_rl.config.parallel import ParallelConfig, Recompute
+from async_rl.config.schema import Dtype
+from async_rl.sizing.account import GIB, Account, Part
+from async_rl.sizing.activations import kept_elements, layers_in_flight, working_elements
+from async_rl.sizing.parameters import Parameters, stage_parameters
+
+DTYPE_BYTES = {Dtype.float32: 4, Dtype.bfloat16: 2}
+RUNTIME_BYTES = 2 * GIB
+"""CUDA's context, workspaces of the libraries, buffers of NCCL: what is usual, not worked out."""
+CPU_RUNTIME_BYTES = GIB
+"""Of a process on a CPU: Python and the libraries."""
+_LOGIT_BYTES = 3 * 4 * 2**24
+"""Of the head: a piece of the logits, their softmax and their gradient, in float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldModel:
+    """One of the models on a rank."""
+
+    name: str
+    is_trained: bool = True
+    """With gradients and an optimizer; a frozen one has neither."""
+    has_vocabulary: bool = True
+    """A logit for each token above its last norm, else one number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """All that decides how much a rank needs."""
+
+    sizes: ModelSizes
+    models: tuple[HeldModel, ...]
+    """At once on each rank, of the same sizes."""
+    parallel: ParallelConfig
+    num_shards: int
+    """Data parallel size."""
+    recompute: Recompute
+    dtype: Dtype
+    tokens: int
+    """T, at most."""
+    micro_batches: int
+    """Of an optimizer step on a rank, at most."""
+    runtime_bytes: int = RUNTIME_BYTES
+
+
+def training_account(training: Training) -> Account:
+    """The rank that needs the most; all ranks of a pipeline stage need the same."""
+    stages = [stage_account(training, stage) for stage in range(training.parallel.pp)]
+    return max(stages, key=lambda account: account.total)
+
+
+def stage_account(training: Training, stage: int) -> Account:
+    """A rank of a pipeline stage, counted from 0."""
+    width = DTYPE_BYTES[training.dtype]
+    weights = gradients = optimizer = 0
+    for model in training.models:
+        held = stage_parameters(training.sizes, training.parallel, stage, has_vocabulary=model.has_vocabulary)
+        weights += held.total * width
+        if model.is_trained:
+            gradients += held.total * 4
+            optimizer += _optimizer_bytes(training, held)
+    pp = training.parallel.pp
+    return Account(
+        owner="learner rank" if pp == 1 else f"learner rank, stage {stage + 1} of {pp}",
+        parts=(
+            Part(name="weights", num_bytes=weights),
+            Part(name="gradients", num_bytes=gradients),
+            Part(name="optimizer", num_bytes=optimizer),
+            Part(name="activations", num_bytes=_kept_bytes(training, stage)),
+            Part(name="working memory", num_bytes=_working_bytes(training, is_last=stage == pp - 1)),
+            Part(name="runtime", num_bytes=training.runtime_bytes),
+        ),
+    )
+
+
+def _optimizer_bytes(training: Training, held: Parameters) -> int:
+    """Two moments and, under fewer bits than float32, the weights themselves; each part of it on one rank."""
+    parallel = training.parallel
+    bytes_each = 8 if training.dtype is Dtype.float32 else 12
+    shards = parallel.cp * training.num_shards
+    expert_shards = max(parallel.tp * shards // (parallel.ep * parallel.etp), 1)
+    return bytes_each * (held.dense // shards + held.experts // expert_shards)
+
+
+def _kept_bytes(training: Training, stage: int) -> int:
+    elements = kept_elements(training.sizes, training.parallel, training.recompute)
+    layers = layers_in_flight(training.sizes, training.parallel, stage, training.micro_batches)
+    return layers * elements * _local_tokens(training) * DTYPE_BYTES[training.dtype]
+
+
+def _working_bytes(training: Training, *, is_last: bool) -> int:
+    """The larger of what a layer's backward pass and what the head need besides; they follow each other."""
+    tokens, width = _local_tokens(training), DTYPE_BYTES[training.dtype]
+    layer = tokens * width * working_elements(training.sizes, training.parallel, training.recompute)
+    # Hidden states behind the last norm, those that are scored, and the gradient of either.
+    head = tokens * width * 4 * training.sizes.hidden_size + _LOGIT_BYTES
+    return max(layer, head) if is_last else layer
+
+
+def _local_tokens(training: Training) -> int:
+    """Context parallel ranks share each sequence."""
+    return -(-training.tokens // training.parallel.cp)
