@@ -1,86 +1,44 @@
-"""A Hugging Face model folder: its weights read, a trained copy written, a new one made.
+"""A Hugging Face model folder: a trained copy written, a new one made.
 
 Owns the files: safetensors, their index, and what is copied beside them. Knows nothing of any training
-library; what the config means is `model_shape`'s.
+library; what the config means is `model_shape`'s, and `weight_files` reads.
 """
 
 import json
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers import (
     AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     PreTrainedTokenizerBase,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
+from transformers.core_model_loading import revert_weight_conversion
 
 from async_rl.config.schema import NewModel
 from async_rl.errors import DataError, ModelError
+from learner.weight_files import INDEX, SINGLE
 
-_WEIGHTS = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
 _WEIGHT_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"}
 _SHARD_BYTES = 4 << 30
 
-_FAMILIES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
-
-
-def read_weights(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Names and tensors of a folder, in its dtype; a `ModelError` for what cannot be read."""
-    files = WeightFiles(folder)
-    for name in files.names():
-        yield name, files.read(name)
-
-
-class WeightFiles:
-    """The safetensors of a folder, read part by part: nothing stands in memory but what was asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        """Reads the files' headers; a `ModelError` for what cannot be read."""
-        self._files: dict[str, Path] = {}
-        self._handles: dict[Path, safe_open] = {}
-        for file in _weight_files(folder):
-            with _reading(file):
-                self._handles[file] = safe_open(file, framework="pt")
-                self._files |= dict.fromkeys(self._handles[file].keys(), file)
-
-    def names(self) -> Iterable[str]:
-        """Of all tensors, file by file."""
-        return self._files.keys()
-
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        """Of a tensor; None where there is none of this name."""
-        file = self._files.get(name)
-        if file is None:
-            return None
-        with _reading(file):
-            return tuple(self._handles[file].get_slice(name).get_shape())
-
-    def read(self, name: str, part: tuple[slice, ...] | None = None) -> torch.Tensor:
-        """A tensor in the file's number format, or the part of it that lies in a slice of each dimension."""
-        file = self._files[name]
-        with _reading(file):
-            if part is None:
-                return self._handles[file].get_tensor(name)
-            return self._handles[file].get_slice(name)[part]
-
-
-@contextmanager
-def _reading(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise ModelError(
-            f"the weights cannot be read: {error}", place=str(file), remedy="copy or download the file again"
-        ) from error
+# Not Qwen2: transformers takes the tokenizer of each of its folders for Qwen2's own, whatever lies there.
+_FAMILIES = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "mixtral": (MixtralConfig, MixtralForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
+}
 
 
 def write_model(folder: Path, *, source: Path, tensors: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype) -> None:
@@ -135,6 +93,7 @@ def create_model(folder: Path, model: NewModel, *, tokenizer: Path, seed: int) -
         pad_token_id=words.pad_token_id,
         dtype="float32",
         architectures=[model_class.__name__],
+        **_experts(model),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -143,8 +102,23 @@ def create_model(folder: Path, model: NewModel, *, tokenizer: Path, seed: int) -
     config.save_pretrained(folder)
     network.generation_config.save_pretrained(folder)
     words.save_pretrained(folder)
-    # Parameters, unlike a state dict, name tied embeddings once.
-    _write_weights(folder, network.named_parameters())
+    # Parameters, unlike a state dict, name tied embeddings once; all experts of a layer are one, and two in files.
+    tensors = revert_weight_conversion(network, dict(network.named_parameters()))
+    _write_weights(folder, tensors.items())
+
+
+def _experts(model: NewModel) -> dict[str, object]:
+    """Of the config; each family has its own words."""
+    if model.family == "mixtral":
+        return {"num_local_experts": model.num_experts, "num_experts_per_tok": model.top_k}
+    if model.family == "qwen3_moe":
+        return {
+            "num_experts": model.num_experts,
+            "num_experts_per_tok": model.top_k,
+            "moe_intermediate_size": model.intermediate_size,
+            "norm_topk_prob": True,
+        }
+    return {}
 
 
 def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
@@ -159,32 +133,8 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         ) from error
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    index = folder / _INDEX
-    if index.is_file():
-        return [folder / shard for shard in _shards_in(index)]
-    if not (folder / _WEIGHTS).is_file():
-        raise ModelError(
-            f"there is neither {_WEIGHTS} nor {_INDEX}",
-            place=str(folder),
-            remedy="save the model with safetensors (`save_pretrained` does)",
-        )
-    return [folder / _WEIGHTS]
-
-
-def _shards_in(index: Path) -> list[str]:
-    try:
-        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(
-            f"the index of the weights cannot be read: {type(error).__name__}: {error}",
-            place=str(index),
-            remedy="copy or download the file again",
-        ) from error
-
-
 def _write_weights(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-    for old in (*folder.glob("model*.safetensors"), folder / _INDEX):
+    for old in (*folder.glob("model*.safetensors"), folder / INDEX):
         old.unlink(missing_ok=True)
     shards: list[list[str]] = []
     total_size = 0
@@ -193,7 +143,7 @@ def _write_weights(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) ->
         total_size += sum(tensor.nbytes for tensor in shard.values())
         save_file(shard, folder / _shard_name(len(shards), 0), metadata={"format": "pt"})
     if len(shards) == 1:
-        (folder / _shard_name(1, 0)).rename(folder / _WEIGHTS)
+        (folder / _shard_name(1, 0)).rename(folder / SINGLE)
         return
     weight_map: dict[str, str] = {}
     for number, names in enumerate(shards, start=1):
@@ -201,7 +151,7 @@ def _write_weights(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) ->
         (folder / _shard_name(number, 0)).rename(folder / file)
         weight_map |= dict.fromkeys(names, file)
     index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
-    (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def _shards(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[dict[str, torch.Tensor]]:

@@ -8,7 +8,7 @@ from async_rl.config.part_rules import check_data, check_name, check_optimizer, 
 from async_rl.config.ranks import num_sft_ranks
 from async_rl.config.schema import DataConfig, NewModel, SftConfig
 
-MODEL_FAMILIES = ("llama", "mixtral", "qwen2", "qwen3", "qwen3_moe")
+MODEL_FAMILIES = ("llama", "mixtral", "qwen3", "qwen3_moe")
 
 
 def check_sft(config: SftConfig) -> None:
@@ -49,13 +49,6 @@ def _check_new_model(model: NewModel, data: DataConfig) -> None:
         f"new_model.num_kv_heads={model.num_kv_heads} does not divide new_model.num_heads={model.num_heads}",
         place="new_model.num_kv_heads, new_model.num_heads",
         remedy="give a divisor of new_model.num_heads",
-    )
-    refuse(
-        model.family == "qwen2" and model.head_dim * model.num_heads != model.hidden_size,
-        f"new_model.head_dim={model.head_dim} times num_heads={model.num_heads} is not "
-        f"hidden_size={model.hidden_size}, as it must be with family=qwen2",
-        place="new_model.head_dim, new_model.num_heads, new_model.hidden_size",
-        remedy=f"set new_model.hidden_size={model.head_dim * model.num_heads}, or take family=qwen3",
     )
     refuse(
         model.top_k > model.num_experts,

@@ -151,9 +151,7 @@ def _attention(shape: ModelShape, layer: int, use_te: bool) -> Iterator[Weight]:
         tensor = Tensor(f"{theirs}.{name}_norm.weight", (shape.head_dim,))
         yield Weight(megatron=f"self_attention.{name}_layernorm.weight", tensors=(tensor,), layer=layer)
     output = Tensor(f"{theirs}.o_proj.weight", (hidden, shape.num_heads * shape.head_dim))
-    yield Weight(
-        megatron="self_attention.linear_proj.weight", tensors=(output,), split=Split.COLUMNS, layer=layer
-    )
+    yield Weight(megatron="self_attention.linear_proj.weight", tensors=(output,), split=Split.COLUMNS, layer=layer)
 
 
 def _feed_forward(shape: ModelShape, layer: int, use_te: bool) -> Iterator[Weight]:
@@ -225,9 +223,7 @@ def split(weight: Weight, shard: torch.Tensor, shape: ModelShape) -> list[torch.
             return [part.flatten(0, 1) for part in torch.split(groups, [queries * head, head, head], dim=1)]
 
 
-def join(
-    weight: Weight, shards: Sequence[torch.Tensor], shape: ModelShape
-) -> Iterator[tuple[str, torch.Tensor]]:
+def join(weight: Weight, shards: Sequence[torch.Tensor], shape: ModelShape) -> Iterator[tuple[str, torch.Tensor]]:
     """All ranks' shards of a Megatron parameter, one if it is not split, to whole Hugging Face tensors with names."""
     by_rank = [split(weight, shard, shape) for shard in shards]
     for tensor, parts in zip(weight.tensors, zip(*by_rank, strict=True), strict=True):

@@ -20,13 +20,13 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from async_rl.config.parallel import Recompute
 from async_rl.config.schema import ModelConfig, OptimizerConfig
-from learner import model_folder
 from learner.backend import StepResult
 from learner.megatron import checkpoint
 from learner.megatron.head import Head, HiddenLogits, taken_off
-from learner.megatron.model import build_model, forward, load_weights
+from learner.megatron.model import build_model, forward
 from learner.megatron.optimizer import GuardedOptimizer
 from learner.megatron.runtime import Ground
+from learner.megatron.weights import load_shard
 from learner.model_shape import read_shape
 from learner.packing import PackedSequences
 
@@ -63,9 +63,8 @@ class Network:
         self.folder = Path(model.path)
         self.dtype: torch.dtype = getattr(torch, model.dtype.value)
         self.shape = read_shape(self.folder)
-        weights = dict(model_folder.read_weights(self.folder))
         self.model: GPTModel = build_model(self.shape, self.dtype, head)
-        load_weights(self.model, self.shape, weights, head)
+        load_shard([self.model], self.shape, self.folder, head)
         self._optimizer: GuardedOptimizer | None = None
         self._network: torch.nn.Module = self.model.requires_grad_(False)
         if optimizer is not None:

@@ -21,8 +21,8 @@ from learner.megatron import names, runtime
 from learner.megatron.head import Head
 from learner.megatron.names import Weight
 from learner.megatron.shard import Shard, is_first_copy, is_first_of_stage, num_parts_of, sharers_of
-from learner.model_folder import WeightFiles
 from learner.model_shape import ModelShape
+from learner.weight_files import WeightFiles
 
 
 @torch.no_grad()

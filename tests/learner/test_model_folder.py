@@ -1,6 +1,7 @@
 """Folders read, written and made anew, as transformers sees them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,12 @@ from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from async_rl.config.schema import NewModel
+from async_rl.config.sft_rules import MODEL_FAMILIES
 from async_rl.errors import DataError, ModelError
 from learner import model_folder
-from learner.model_folder import create_model, read_weights, write_model
-from learner.model_shape import read_shape
-from tests.learner.conftest import MakeReference
+from learner.model_folder import create_model, write_model
+from learner.model_shape import MoeShape, read_shape
+from tests.learner.conftest import MakeReference, read_folder
 
 SMALL = NewModel(hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
 
@@ -28,10 +30,10 @@ def tokenizer(tmp_path: Path) -> Path:
     return tmp_path / "tokenizer"
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama"])
+@pytest.mark.parametrize("family", MODEL_FAMILIES)
 @pytest.mark.parametrize("tie", [True, False])
 def test_a_new_model_loads_in_transformers(tmp_path: Path, tokenizer: Path, family: str, tie: bool) -> None:
-    shape = NewModel(family=family, hidden_size=64, num_layers=2, intermediate_size=96, tie_embeddings=tie)
+    shape = replace(SMALL, family=family, intermediate_size=96, tie_embeddings=tie)
     create_model(tmp_path / "new", shape, tokenizer=tokenizer, seed=0)
     model, loading = AutoModelForCausalLM.from_pretrained(tmp_path / "new", output_loading_info=True)
     assert not loading["missing_keys"] and not loading["unexpected_keys"]
@@ -43,11 +45,21 @@ def test_a_new_model_loads_in_transformers(tmp_path: Path, tokenizer: Path, fami
     assert read_shape(tmp_path / "new").num_layers == 2
 
 
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe"])
+def test_a_new_model_has_the_experts_that_were_asked_for(tmp_path: Path, tokenizer: Path, family: str) -> None:
+    create_model(tmp_path / "new", replace(SMALL, family=family, num_experts=3, top_k=2), tokenizer=tokenizer, seed=0)
+    assert read_shape(tmp_path / "new").moe == MoeShape(
+        num_experts=3, top_k=2, intermediate_size=64, normalize_top_k=True
+    )
+    experts = [name for name in read_folder(tmp_path / "new") if ".experts." in name]
+    assert len(experts) == 2 * 3 * 3  # layers, experts, matrices
+
+
 def test_the_seed_alone_decides_the_weights(tmp_path: Path, tokenizer: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         torch.rand(3)
         create_model(tmp_path / name, SMALL, tokenizer=tokenizer, seed=seed)
-    a, b, c = (dict(read_weights(tmp_path / name)) for name in "abc")
+    a, b, c = (read_folder(tmp_path / name) for name in "abc")
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert not torch.equal(a["model.embed_tokens.weight"], c["model.embed_tokens.weight"])
 
@@ -59,7 +71,7 @@ def test_making_a_model_leaves_the_random_state_alone(tmp_path: Path, tokenizer:
 
 
 def test_an_unknown_family_is_named_with_those_supported(tmp_path: Path, tokenizer: Path) -> None:
-    with pytest.raises(ModelError, match="llama, qwen3"):
+    with pytest.raises(ModelError, match="llama, mixtral, qwen3, qwen3_moe"):
         create_model(tmp_path / "new", NewModel(family="gpt2"), tokenizer=tokenizer, seed=0)
 
 
@@ -83,7 +95,7 @@ def test_a_written_copy_loads_in_transformers(
     assert (tmp_path / "copy" / "tokenizer.json").is_file()
     copy = AutoModelForCausalLM.from_pretrained(tmp_path / "copy")
     assert all(torch.equal(tensor, doubled[name]) for name, tensor in copy.state_dict().items())
-    assert all(torch.equal(tensor, doubled[name]) for name, tensor in read_weights(tmp_path / "copy"))
+    assert all(torch.equal(tensor, doubled[name]) for name, tensor in read_folder(tmp_path / "copy").items())
 
 
 def test_a_smaller_copy_leaves_nothing_of_a_larger_one(
@@ -100,26 +112,4 @@ def test_the_config_names_the_format_of_the_written_weights(make_reference: Make
     tensors = make_reference().state_dict()
     write_model(tmp_path / "copy", source=tmp_path / "model", tensors=tensors.items(), dtype=torch.bfloat16)
     assert json.loads((tmp_path / "copy" / "config.json").read_text())["dtype"] == "bfloat16"
-    assert all(tensor.dtype == torch.bfloat16 for _, tensor in read_weights(tmp_path / "copy"))
-
-
-def test_only_the_files_that_the_index_names_are_read(make_reference: MakeReference, tmp_path: Path) -> None:
-    make_reference()
-    (tmp_path / "model" / "consolidated.safetensors").write_bytes(b"another format")
-    assert dict(read_weights(tmp_path / "model"))
-
-
-def test_a_folder_without_safetensors_is_refused(make_reference: MakeReference, tmp_path: Path) -> None:
-    make_reference()
-    (tmp_path / "model" / "model.safetensors").rename(tmp_path / "model" / "pytorch_model.bin")
-    with pytest.raises(ModelError, match=r"neither model\.safetensors nor"):
-        list(read_weights(tmp_path / "model"))
-
-
-def test_a_torn_weight_file_is_named(make_reference: MakeReference, tmp_path: Path) -> None:
-    make_reference()
-    file = tmp_path / "model" / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(ModelError, match="cannot be read") as caught:
-        list(read_weights(tmp_path / "model"))
-    assert caught.value.place == str(file)
+    assert {tensor.dtype for tensor in read_folder(tmp_path / "copy").values()} == {torch.bfloat16}

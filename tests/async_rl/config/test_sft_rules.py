@@ -25,13 +25,19 @@ def test_the_defaults_with_a_task_are_sound() -> None:
 def test_an_unknown_family() -> None:
     error = refusal(replace(SOUND, new_model=NewModel(family="gpt2")))
     assert str(error) == (
-        "new_model.family=gpt2 is not known\n  where:  new_model.family\n  remedy: give one of qwen3, llama"
+        "new_model.family=gpt2 is not known\n  where:  new_model.family\n"
+        "  remedy: give one of llama, mixtral, qwen3, qwen3_moe"
     )
 
 
 def test_heads_that_do_not_share_evenly() -> None:
     error = refusal(replace(SOUND, new_model=NewModel(num_heads=4, num_kv_heads=3)))
     assert error.problem == "new_model.num_kv_heads=3 does not divide new_model.num_heads=4"
+
+
+def test_tokens_sent_to_more_experts_than_there_are() -> None:
+    error = refusal(replace(SOUND, new_model=NewModel(num_experts=4, top_k=5)))
+    assert error.remedy == "set new_model.top_k to 4 or less"
 
 
 def test_a_prompt_that_fills_the_model() -> None:

@@ -13,8 +13,7 @@ import torch
 from async_rl.config.schema import OptimizerConfig
 from async_rl.errors import ModelError
 from learner.megatron.backend import MegatronBackend
-from learner.model_folder import read_weights
-from tests.learner.conftest import MakeReference
+from tests.learner.conftest import MakeReference, read_folder
 from tests.learner.megatron.training import open_learner, take_step
 
 pytestmark = pytest.mark.integration
@@ -46,7 +45,7 @@ def test_a_fresh_process_goes_on_bit_for_bit(
     command = learner_command(tmp_path / "model", tmp_path / "checkpoint", "go-on")
     done = subprocess.run(command, cwd=repository, check=True, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == str(expected)
-    assert are_equal(dict(read_weights(tmp_path / "after")), uninterrupted)
+    assert are_equal(read_folder(tmp_path / "after"), uninterrupted)
 
 
 def test_loading_undoes_what_came_after_the_save(make_reference: MakeReference, tmp_path: Path) -> None:
