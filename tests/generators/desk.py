@@ -109,7 +109,7 @@ def make_published(version: int, *, generation: int | None = None, history: int 
             num_bytes=0,
             gather_s=0.0,
             transfer_s=0.0,
-        )
+        ),
     )
 
 

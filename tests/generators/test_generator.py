@@ -401,7 +401,7 @@ async def test_versions_published_during_an_update_are_skipped_but_for_the_newes
         assert [a.activation.version for a in desk.of(Activated)] == [1, 5]
 
 
-async def test_a_learner_that_has_gone_back_publishes_smaller_versions_which_are_taken_as_those_of_its_history() -> None:
+async def test_a_learner_that_has_gone_back_publishes_smaller_versions_which_are_taken() -> None:
     engine = ScriptedEngine(token_s=0.001)
     async with generator(engine, reward=REWARD) as (desk, _):
         desk.tell(make_published(5))
