@@ -44,6 +44,14 @@ class Mesh(Protocol):
         """Whether any rank says so: all then do the same."""
         ...
 
+    def hear(self, said: _Said | None) -> _Said | None:
+        """What the speaker says; other ranks' is not read."""
+        ...
+
+    def largest(self, number: float) -> float:
+        """Of the numbers that all ranks say."""
+        ...
+
 
 class SingleRank:
     """A learner of one rank."""
@@ -62,5 +70,13 @@ class SingleRank:
         return [said]
 
     def anyone(self, said: bool) -> bool:
+        """See `Mesh`."""
+        return said
+
+    def largest(self, number: float) -> float:
+        """See `Mesh`."""
+        return number
+
+    def hear(self, said: _Said | None) -> _Said | None:
         """See `Mesh`."""
         return said

@@ -60,6 +60,16 @@ class MegatronMesh:
 
     def anyone(self, said: bool) -> bool:
         """See `Mesh`."""
-        voices = torch.tensor([said], dtype=torch.float32, device=runtime.device())
-        dist.all_reduce(voices, op=dist.ReduceOp.MAX)
-        return bool(voices.item())
+        return self.largest(float(said)) > 0
+
+    def largest(self, number: float) -> float:
+        """See `Mesh`."""
+        numbers = torch.tensor([number], dtype=torch.float64, device=runtime.device())
+        dist.all_reduce(numbers, op=dist.ReduceOp.MAX)
+        return float(numbers.item())
+
+    def hear(self, said: _Said | None) -> _Said | None:
+        """See `Mesh`."""
+        words = [said]
+        dist.broadcast_object_list(words, src=0)
+        return words[0]
