@@ -71,7 +71,6 @@ class ModelShape:
     tie_embeddings: bool
     qk_norm: bool
     qkv_bias: bool
-    rope_theta: float
     rope_frequencies: tuple[float, ...]
     """`head_dim` / 2 inverse frequencies, float32, scaling applied."""
     moe: MoeShape | None = None
@@ -106,9 +105,8 @@ def read_shape(folder: Path) -> ModelShape:
         tie_embeddings=config.tie_word_embeddings,
         qk_norm=architecture.qk_norm,
         qkv_bias=architecture.qkv_bias,
-        rope_theta=config.rope_parameters["rope_theta"],
         rope_frequencies=tuple(_rope_frequencies(config).tolist()),
-        moe=_moe(config) if architecture.has_experts else None,
+        moe=_moe(config, folder) if architecture.has_experts else None,
     )
 
 
@@ -156,7 +154,7 @@ def _refuse_variants(config: PretrainedConfig, folder: Path) -> None:
         f"sliding_window={window}": window is not None,
         f"rope_type={rope_type!r}": rope_type not in _ROPE_TYPES,
         "a quantised model": fields.get("quantization_config") is not None,
-        f"mlp_only_layers={dense_layers}": dense_layers,
+        f"mlp_only_layers={dense_layers}": bool(dense_layers),
         f"decoder_sparse_step={fields.get('decoder_sparse_step')}": fields.get("decoder_sparse_step", 1) != 1,
     }
     for variant, is_there in variants.items():
@@ -169,15 +167,24 @@ def _refuse_variants(config: PretrainedConfig, folder: Path) -> None:
             )
 
 
-def _moe(config: PretrainedConfig) -> MoeShape:
+def _moe(config: PretrainedConfig, folder: Path) -> MoeShape:
     # Qwen's configs give the experts' size a name of their own; Mixtral's weights always add up to 1.
     fields = config.to_dict()
-    return MoeShape(
+    moe = MoeShape(
         num_experts=config.num_experts,
         top_k=config.num_experts_per_tok,
         intermediate_size=fields.get("moe_intermediate_size", config.intermediate_size),
         normalize_top_k=fields.get("norm_topk_prob", True),
     )
+    # A router that chooses one expert and weights it with 1 has no gradient.
+    fewest = 2 if moe.normalize_top_k else 1
+    if not fewest <= moe.top_k <= moe.num_experts:
+        raise ModelError(
+            f"num_experts_per_tok={moe.top_k} of {moe.num_experts} experts is not supported",
+            place=str(folder / "config.json"),
+            remedy=f"use a model with {fewest} to {moe.num_experts} experts a token",
+        )
+    return moe
 
 
 def _head_dim(config: PretrainedConfig) -> int:

@@ -26,7 +26,6 @@ def shape_of(num_kv_heads: int, queries_each: int, head_dim: int, *, tie: bool =
         tie_embeddings=tie,
         qk_norm=True,
         qkv_bias=True,
-        rope_theta=10000.0,
         rope_frequencies=(1.0,),
     )
 
