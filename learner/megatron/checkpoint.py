@@ -4,6 +4,7 @@ Owns what is in it and how it is written. Written by this process alone: the lib
 processes and leaves a manager behind when the learner is killed.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -28,17 +29,17 @@ from learner.megatron import runtime
 from learner.megatron.optimizer import GuardedOptimizer
 
 
-def save(folder: Path, model: GPTModel, optimizer: GuardedOptimizer) -> None:
+def save(folder: Path, chunks: Sequence[GPTModel], optimizer: GuardedOptimizer) -> None:
     """Writes to a folder, made if missing; on return everything is on disk."""
     folder.mkdir(parents=True, exist_ok=True)
     dist_checkpointing.save(
-        _sharded_state(model, optimizer, is_loading=False),
+        _sharded_state(chunks, optimizer, is_loading=False),
         str(folder),
         sharded_strategy=_InProcessSave("torch_dist", 1),
     )
 
 
-def load(folder: Path, model: GPTModel, optimizer: GuardedOptimizer) -> None:
+def load(folder: Path, chunks: Sequence[GPTModel], optimizer: GuardedOptimizer) -> None:
     """Reads what `save` wrote, for a model of the same shape in any parallel layout.
 
     A `ModelError` says that it could not; weights are then neither the old nor the new.
@@ -47,7 +48,7 @@ def load(folder: Path, model: GPTModel, optimizer: GuardedOptimizer) -> None:
         raise ModelError(
             "this is not a checkpoint", place=str(folder), remedy="name a folder that a checkpoint was saved to"
         )
-    wanted = _sharded_state(model, optimizer, is_loading=True)
+    wanted = _sharded_state(chunks, optimizer, is_loading=True)
     try:
         state = dist_checkpointing.load(wanted, str(folder))
     except (CheckpointingException, CheckpointException, UnpicklingError, EOFError, KeyError, OSError) as error:
@@ -56,7 +57,8 @@ def load(folder: Path, model: GPTModel, optimizer: GuardedOptimizer) -> None:
             place=str(folder),
             remedy="resume with the model that the checkpoint was saved from, or from an older checkpoint",
         ) from error
-    model.load_state_dict(state["model"])
+    for index, chunk in enumerate(chunks):
+        chunk.load_state_dict(state["model"][f"model{index}"])
     optimizer.load_state(state["optimizer"], state["scheduler"])
     _set_random_state(state["random"])
 
@@ -68,12 +70,13 @@ def _cause(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _sharded_state(model: GPTModel, optimizer: GuardedOptimizer, *, is_loading: bool) -> ShardedStateDict:
+def _sharded_state(chunks: Sequence[GPTModel], optimizer: GuardedOptimizer, *, is_loading: bool) -> ShardedStateDict:
     metadata = {
         "distrib_optim_sharding_type": "fully_reshardable",
         "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
     }
-    weights = model.sharded_state_dict(metadata=metadata)
+    # Megatron's own names for the pieces of an interleaved pipeline.
+    weights = {f"model{index}": chunk.sharded_state_dict(metadata=metadata) for index, chunk in enumerate(chunks)}
     return {
         "model": weights,
         "optimizer": optimizer.optimizer.sharded_state_dict(weights, is_loading, metadata=metadata),

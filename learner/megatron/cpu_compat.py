@@ -21,6 +21,7 @@ from megatron.core.optimizer import clip_grads, distrib_optimizer, grad_scaler, 
 from megatron.core.pipeline_parallel import schedules
 from megatron.core.tensor_parallel import random
 from megatron.core.transformer import utils as transformer_utils
+from megatron.core.transformer.moe import moe_utils, token_dispatcher
 
 from learner.megatron.adam import FusedLayoutAdamW
 
@@ -36,6 +37,7 @@ _LITERAL_CUDA: tuple[ModuleType, ...] = (
     optimizer,
     schedules,
     transformer_utils,
+    moe_utils,
 )
 
 _CPU_CONSTANTS = {
@@ -55,8 +57,12 @@ def install() -> None:
         for function in _functions_of(module):
             function.__code__ = _with_cpu_constants(function.__code__)
     _use_adam_with_fused_layout()
+    _send_tokens_to_experts()
     random._CUDA_RNG_STATE_TRACKER = CpuRngTracker()
     random._CUDA_RNG_STATE_TRACKER_INITIALIZED = True
+    # What recomputation saves and sets back.
+    random._get_cuda_rng_state = lambda **_: torch.get_rng_state()
+    random._set_cuda_rng_state = lambda state, **_: torch.set_rng_state(state)
 
 
 class CpuRngTracker(random.CudaRNGStatesTracker):  # type: ignore[misc]
@@ -95,6 +101,34 @@ def _use_adam_with_fused_layout() -> None:
     optimizer_package.USING_PYTORCH_OPTIMIZER = False
     distrib_optimizer.HAVE_APEX_OR_TE = True
     distrib_optimizer.USING_APEX_OPTIMIZER = True
+
+
+def _send_tokens_to_experts() -> None:
+    # Megatron asks whether Transformer Engine gave it this, but not whether it is there to give.
+    moe_utils.te_general_gemm = None
+    # Counts of tokens come as arrays where they come from a GPU, and are used as such.
+    token_dispatcher.maybe_move_tensor_to_cpu = _counts_on_cpu
+    token_dispatcher.MoEAlltoAllTokenDispatcher.cuda_dtoh_stream = _NoStream()
+    torch.cuda.current_stream = lambda device=None: _NoStream()  # type: ignore[assignment, return-value]
+    torch.cuda.stream = lambda stream: contextlib.nullcontext()  # type: ignore[assignment, return-value]
+
+
+def _counts_on_cpu(counts: object, as_numpy: bool = False, record_stream: bool = False) -> object:
+    return counts.numpy() if as_numpy and isinstance(counts, torch.Tensor) else counts
+
+
+class _NoStream:
+    """In the place of a CUDA stream: everything is done when it is asked for."""
+
+    def wait_stream(self, stream: "_NoStream") -> None:
+        """Nothing is outstanding."""
+
+    def record_event(self) -> "_NoStream":
+        """An event that has happened."""
+        return self
+
+    def synchronize(self) -> None:
+        """Nothing is outstanding."""
 
 
 def _functions_of(module: ModuleType) -> Iterator[FunctionType]:

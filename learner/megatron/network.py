@@ -1,9 +1,12 @@
 """A model of one head or another, on Megatron-core: the same path on the CPU with gloo and on GPUs with NCCL.
 
-Owns the model, its optimizer and Megatron's schedule over micro-batches. Knows nothing of what its output means:
-that is the policy's and the critic's.
+Owns this rank's pieces of the model, their optimizer, and Megatron's schedule over micro-batches. Knows nothing of what
+the hidden states mean: that is the policy's and the critic's.
 
-Legend: T tokens of a micro-batch, V vocabulary, H hidden size.
+    evaluate   micro-batches ──► stages of the pipeline ──► hidden states ──► read   ──► broadcast to all stages
+    step       micro-batches ──► stages of the pipeline ──► hidden states ──► loss_of ──► backward ──► update
+
+Legend: T tokens of a micro-batch, H hidden size.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,30 +17,35 @@ from typing import TypeVar, cast
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-from megatron.core.models.gpt import GPTModel
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from torch import Tensor
 
 from async_rl.config.parallel import Recompute
 from async_rl.config.schema import ModelConfig, OptimizerConfig
 from learner.backend import StepResult
-from learner.megatron import checkpoint
-from learner.megatron.head import Head, HiddenLogits, taken_off
-from learner.megatron.model import build_model, forward
+from learner.megatron import checkpoint, runtime
+from learner.megatron.head import Head
+from learner.megatron.micro_batch import MicroBatch
+from learner.megatron.model import HiddenStates, build_chunks
 from learner.megatron.optimizer import GuardedOptimizer
+from learner.megatron.replicas import Replicas
 from learner.megatron.runtime import Ground
 from learner.megatron.weights import load_shard
 from learner.model_shape import read_shape
 from learner.packing import PackedSequences
 
 _Read = TypeVar("_Read")
-_ForwardStep = tuple[torch.Tensor, Callable[..., object]]
+_ForwardStep = tuple[Tensor, Callable[..., object]]
+
+_NOTHING = PackedSequences.pack([[0]])
+"""What the pipeline is fed where it needs one micro-batch more."""
 
 
 class Network:
     """Weights that train, or without optimizer config frozen ones.
 
-    Several may stand on one ground: they share its process groups and random states.
+    Several may stand on one ground: they share its process groups and random states. All ranks call the methods at
+    once, with as many micro-batches.
     """
 
     def __init__(
@@ -50,7 +58,7 @@ class Network:
         num_steps: int,
         recompute: Recompute,
     ) -> None:
-        """Loads a Hugging Face folder; a `ModelError` where that cannot be done.
+        """Loads this rank's part of a Hugging Face folder; a `ModelError` where that cannot be done.
 
         Args:
             ground: that the process stands on, open until the network is closed.
@@ -63,94 +71,142 @@ class Network:
         self.folder = Path(model.path)
         self.dtype: torch.dtype = getattr(torch, model.dtype.value)
         self.shape = read_shape(self.folder)
-        self.model: GPTModel = build_model(self.shape, self.dtype, head)
-        load_shard([self.model], self.shape, self.folder, head)
+        self._parallel = ground.parallel
+        self._chunks = build_chunks(self.shape, self.dtype, head, parallel=ground.parallel, recompute=recompute)
+        load_shard(self._chunks, self.shape, self.folder, head)
+        for chunk in self._chunks:
+            chunk.requires_grad_(optimizer is not None)
+        self._replicas: Replicas | None = None
         self._optimizer: GuardedOptimizer | None = None
-        self._network: torch.nn.Module = self.model.requires_grad_(False)
         if optimizer is not None:
-            self._network = _distributed(self.model.requires_grad_(True))
-            self._optimizer = GuardedOptimizer(self._network, optimizer, num_steps=num_steps)
+            self._replicas = Replicas(self._chunks, num_replicas=ground.parallel.dp * ground.parallel.cp)
+            self._optimizer = GuardedOptimizer(self._replicas.chunks, optimizer, num_steps=num_steps)
 
-    def evaluate(self, sequences: PackedSequences, read: Callable[[torch.Tensor], _Read]) -> _Read:
-        """What `read` makes of the output [1, T, V or 1], without gradient."""
+    @property
+    def chunks(self) -> Sequence[HiddenStates]:
+        """This rank's pieces of the model, first to last, with all weights as the last step left them.
 
-        def forward_step(micro_batches: Iterator[PackedSequences], network: torch.nn.Module) -> _ForwardStep:
-            return forward(network, next(micro_batches)), read_output
+        Asked for by all ranks at once: what a step changed may still be on its way from the ranks that changed it.
+        """
+        if self._replicas is not None:
+            self._replicas.gather()
+        return self._chunks
 
-        def read_output(output: torch.Tensor, *, non_loss_data: bool) -> _Read:
-            assert non_loss_data
-            return read(output)
+    @property
+    def top(self) -> HiddenStates:
+        """The last piece of a rank on the last stage, whose output layer is a head's; for `read` and `loss_of`."""
+        assert self._chunks[-1].post_process
+        return self._chunks[-1]
 
-        with torch.no_grad():
-            (result,) = self._run([sequences], forward_step, forward_only=True)
-        return cast(_Read, result)
-
-    def lazy_logits(self, sequences: PackedSequences) -> HiddenLogits:
-        """A forward pass that leaves the output layer for later; valid until the weights change."""
-        with taken_off(self.model):
-            hidden = self.evaluate(sequences, lambda hidden: hidden)
-        return HiddenLogits(model=self.model, hidden=hidden)
-
-    def step(
-        self, micro_batches: Sequence[PackedSequences], loss: Callable[[torch.Tensor, int], torch.Tensor]
-    ) -> StepResult:
-        """One optimizer step on the gradient of the sum of the micro-batch losses.
+    def visit(self, micro_batches: Sequence[PackedSequences], read: Callable[[Tensor, int], _Read]) -> list[_Read]:
+        """What `read` makes of each micro-batch, without gradient; empty on all but the last pipeline stage.
 
         Args:
             micro_batches: at least one.
-            loss: (output [1, T, V or 1] on the model's device, index of the micro-batch) → scalar.
+            read: (hidden states behind the last norm, index of the micro-batch) → anything. The hidden states are
+                [T, 1, H] on the model's device, or with sequence parallelism this rank's rows of them, where T may be
+                filled up behind the sequences.
         """
-        assert self._optimizer is not None and micro_batches
+
+        def forward_step(inputs: Iterator[MicroBatch], chunk: torch.nn.Module) -> _ForwardStep:
+            batch = next(inputs)
+            return self._hidden(batch, chunk), partial(read_hidden, batch.index)
+
+        def read_hidden(index: int | None, hidden: Tensor, *, non_loss_data: bool) -> _Read | None:
+            assert non_loss_data
+            return None if index is None else read(hidden, index)
+
+        with torch.no_grad():
+            results = self._run(micro_batches, forward_step, forward_only=True)
+        return cast(list[_Read], results[-len(micro_batches) :])
+
+    def evaluate(self, micro_batches: Sequence[PackedSequences], read: Callable[[Tensor, int], _Read]) -> list[_Read]:
+        """The same on every rank; what `read` gives can be pickled, and its tensors lie on the CPU."""
+        results = self.visit(micro_batches, read)
+        if self._parallel.pp > 1:
+            said: list[object] = [results]
+            last = parallel_state.get_pipeline_model_parallel_last_rank()
+            dist.broadcast_object_list(said, src=last, group=parallel_state.get_pipeline_model_parallel_group())
+            results = cast(list[_Read], said[0])
+        return results
+
+    def step(self, micro_batches: Sequence[PackedSequences], loss_of: Callable[[Tensor, int], Tensor]) -> StepResult:
+        """One optimizer step on the gradient of the sum of all micro-batch losses of all shards.
+
+        Args:
+            micro_batches: at least one.
+            loss_of: (hidden states, as for `visit`, index of the micro-batch) → scalar; called on the last stage.
+        """
+        assert self._optimizer is not None
         lr = self._optimizer.lr
-        total = self._accumulate(micro_batches, loss)
+        total = self._accumulate(micro_batches, loss_of)
         grad_norm, is_updated = self._optimizer.step(total)
         return StepResult(loss=total, grad_norm=grad_norm, lr=lr, skipped=not is_updated)
 
     def save(self, folder: Path) -> None:
         """Writes a Megatron distributed checkpoint: weights, optimizer, schedule, random states."""
         assert self._optimizer is not None
-        checkpoint.save(folder, self.model, self._optimizer)
+        checkpoint.save(folder, self.chunks, self._optimizer)
 
     def load(self, folder: Path) -> None:
         """Takes back what `save` wrote; a `ModelError` where the folder is none, or of another model."""
         assert self._optimizer is not None
-        checkpoint.load(folder, self.model, self._optimizer)
+        checkpoint.load(folder, self.chunks, self._optimizer)
 
     def close(self) -> None:
         """Gives up the model; the ground stays."""
 
-    def _accumulate(
-        self, micro_batches: Sequence[PackedSequences], loss: Callable[[torch.Tensor, int], torch.Tensor]
-    ) -> float:
+    def _accumulate(self, micro_batches: Sequence[PackedSequences], loss_of: Callable[[Tensor, int], Tensor]) -> float:
         """Leaves the gradient in the model's buffers and returns the loss, the same on every rank."""
 
-        def forward_step(batches: Iterator[tuple[int, PackedSequences]], network: torch.nn.Module) -> _ForwardStep:
-            index, batch = next(batches)
-            return forward(network, batch), partial(loss_of, index)
+        def forward_step(inputs: Iterator[MicroBatch], chunk: torch.nn.Module) -> _ForwardStep:
+            batch = next(inputs)
+            return self._hidden(batch, chunk), partial(loss_of_hidden, batch.index)
 
-        def loss_of(index: int, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-            value = loss(output, index)
+        def loss_of_hidden(index: int | None, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            value = torch.zeros((), device=hidden.device) if index is None else loss_of(hidden, index)
             assert value.ndim == 0, value.shape
+            if not value.requires_grad:
+                value = value + self._no_gradient(hidden)
             # No token count: nobody divides by it (see the model's config).
             return value, value.new_zeros((), dtype=torch.int), value.detach()
 
-        assert isinstance(self._network, DistributedDataParallel) and self._optimizer is not None
-        self._network.zero_grad_buffer()
+        assert self._replicas is not None and self._optimizer is not None
+        self._replicas.forget_gradients()
         self._optimizer.optimizer.zero_grad()
-        losses = self._run(list(enumerate(micro_batches)), forward_step, forward_only=False)
-        total = torch.stack([value for value in losses if isinstance(value, torch.Tensor)]).double().sum()
+        losses = self._run(micro_batches, forward_step, forward_only=False)
+        self._replicas.changed()
+        total = torch.zeros((), dtype=torch.float64, device=runtime.device())
+        for value in losses:
+            total += cast(Tensor, value)
+        # Stages before the last heard nothing, and add 0.
+        dist.all_reduce(total, group=parallel_state.get_pipeline_model_parallel_group())
         dist.all_reduce(total, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
         return float(total)
 
+    def _no_gradient(self, hidden: Tensor) -> Tensor:
+        """0 with gradients of 0: stages before wait for one, and data parallel peers for that of each weight."""
+        head = sum((weight.float().sum() for weight in self.top.output_layer.parameters()), torch.zeros(()))
+        return 0.0 * (hidden.float().sum() + head)
+
+    def _hidden(self, batch: MicroBatch, chunk: torch.nn.Module) -> Tensor:
+        hidden = batch.hidden(chunk)
+        if self._replicas is not None:
+            self._replicas.finish_head(chunk)
+        return hidden
+
     def _run(
-        self, micro_batches: Sequence[object], forward_step: Callable[..., _ForwardStep], *, forward_only: bool
+        self, micro_batches: Sequence[PackedSequences], forward_step: Callable[..., _ForwardStep], *, forward_only: bool
     ) -> list[object]:
-        """Megatron's schedule; on the last pipeline stage what the loss function returned for each micro-batch."""
+        """Megatron's schedule; on the last stage what the inner function returned for each micro-batch."""
+        assert micro_batches
+        chunks = self._chunks if self._replicas is None else self._replicas.chunks
+        inputs = self._inputs(micro_batches)
         results: list[object] = get_forward_backward_func()(
             forward_step_func=forward_step,
-            data_iterator=iter(micro_batches),
-            model=self._network,
-            num_microbatches=len(micro_batches),
+            data_iterator=[iter(inputs) for _ in chunks],
+            model=list(chunks),
+            num_microbatches=len(inputs),
             seq_length=1,
             micro_batch_size=1,
             forward_only=forward_only,
@@ -158,10 +214,13 @@ class Network:
         )
         return results
 
-
-def _distributed(model: GPTModel) -> DistributedDataParallel:
-    return DistributedDataParallel(
-        config=model.config,
-        ddp_config=DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=True),
-        module=model,
-    )
+    def _inputs(self, micro_batches: Sequence[PackedSequences]) -> list[MicroBatch]:
+        parallel = self._parallel
+        # Interleaved stages take turns of pp micro-batches. The last one must be real: behind it gradients are summed.
+        num_more = -len(micro_batches) % parallel.pp if parallel.vpp > 1 else 0
+        numbered: list[tuple[int | None, PackedSequences]] = [(None, _NOTHING)] * num_more
+        numbered += enumerate(micro_batches)
+        multiple = parallel.tp if parallel.sequence_parallel else 1
+        return [
+            MicroBatch.of(sequences, index, multiple=multiple, device=runtime.device()) for index, sequences in numbered
+        ]

@@ -4,6 +4,8 @@ Owns the translation of `OptimizerConfig` and one guarded update. Knows nothing 
 """
 
 import math
+from collections.abc import Sequence
+from typing import cast
 
 import torch
 from megatron.core.distributed import DistributedDataParallel
@@ -21,7 +23,7 @@ _OPTIONS = ("max_lr", "min_lr", "betas", "eps")
 class GuardedOptimizer:
     """An update that either happens whole or not at all."""
 
-    def __init__(self, model: DistributedDataParallel, config: OptimizerConfig, *, num_steps: int) -> None:
+    def __init__(self, chunks: Sequence[DistributedDataParallel], config: OptimizerConfig, *, num_steps: int) -> None:
         self.clip_grad_norm = config.clip_grad_norm
         self.optimizer: MegatronOptimizer = get_megatron_optimizer(
             MegatronOptimizerConfig(
@@ -33,14 +35,21 @@ class GuardedOptimizer:
                 adam_beta2=config.beta2,
                 adam_eps=config.eps,
                 clip_grad=config.clip_grad_norm,
-                bf16=model.config.bf16,
-                params_dtype=model.config.params_dtype,
+                bf16=chunks[0].config.bf16,
+                params_dtype=chunks[0].config.params_dtype,
                 use_distributed_optimizer=True,
             ),
-            [model],
+            list(chunks),
         )
-        _make_moments(self.optimizer)
+        _make_moments(self._parts)
         self.scheduler = _scheduler(self.optimizer, config, num_steps)
+
+    @property
+    def _parts(self) -> Sequence[MegatronOptimizer]:
+        """One, or one for the experts as well."""
+        if isinstance(self.optimizer, ChainedOptimizer):
+            return cast(Sequence[MegatronOptimizer], self.optimizer.chained_optimizers)
+        return [self.optimizer]
 
     @property
     def lr(self) -> float:
@@ -58,7 +67,8 @@ class GuardedOptimizer:
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             return grad_norm, False
         if self.clip_grad_norm > 0.0:
-            clip_grad_by_total_norm_fp32(self.optimizer.get_parameters(), self.clip_grad_norm, grad_norm)
+            for part in self._parts:
+                clip_grad_by_total_norm_fp32(part.get_parameters(), self.clip_grad_norm, grad_norm)
         self.optimizer.step_with_ready_grads()
         self.scheduler.step(1)
         return grad_norm, True
@@ -75,9 +85,8 @@ class GuardedOptimizer:
         self.scheduler.load_state_dict(scheduler)
 
 
-def _make_moments(optimizer: MegatronOptimizer) -> None:
+def _make_moments(parts: Sequence[MegatronOptimizer]) -> None:
     # Megatron makes them at the first update, and a checkpoint before it (Ctrl-C) would miss them.
-    parts = optimizer.chained_optimizers if isinstance(optimizer, ChainedOptimizer) else [optimizer]
     for part in parts:
         part.init_state_fn(part.optimizer, part.config)
 
