@@ -1,38 +1,85 @@
-"""What a rank keeps of a forward pass for its backward pass.
+"""What a rank keeps of a forward pass for its backward pass, in bytes for each token.
 
 Owns the count for Llama-like layers, after Reducing Activation Recomputation in Large Transformer Models
 (arXiv:2205.05198): the same accounting, of RMSNorm, grouped queries, SwiGLU and an attention that keeps no scores.
-Experts are taken to be used evenly. Pure.
+Experts are taken to be used evenly. On GPUs norms are Transformer Engine's, which keep what goes in and what comes out;
+Megatron's own, on CPUs, keep the normalised values too, in float32. Pure.
 
 Legend: T tokens of a micro-batch, H hidden size.
 """
+
+from dataclasses import dataclass
 
 from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.parallel import ParallelConfig, Recompute
 
 
-def layer_elements(sizes: ModelSizes, parallel: ParallelConfig) -> int:
-    """Numbers that a layer keeps of each token, if nothing is computed again."""
-    # Both norms: what goes in, and what comes out and into the next matrix.
-    norms = 4 * sizes.hidden_size // _sequence_parts(parallel)
-    queries, keys = sizes.query_size, sizes.kv_size
-    # Queries and keys before their norm and after their rotation, values, and what the attention says.
-    attention = (3 * queries + 3 * keys) // parallel.tp
-    return norms + attention + _feed_forward_elements(sizes, parallel)
+@dataclass(frozen=True, kw_only=True)
+class Activations:
+    """Of the layers on a rank."""
 
+    sizes: ModelSizes
+    parallel: ParallelConfig
+    recompute: Recompute
+    width: int
+    """Bytes of a number."""
+    on_gpus: bool
 
-def kept_elements(sizes: ModelSizes, parallel: ParallelConfig, recompute: Recompute) -> int:
-    """Numbers that a layer keeps of each token until its backward pass."""
-    if recompute is Recompute.full:
-        return sizes.hidden_size // _sequence_parts(parallel)
-    # `selective` computes scores again, of which an attention in pieces keeps none anyway.
-    return layer_elements(sizes, parallel)
+    @property
+    def kept(self) -> int:
+        """Bytes that a layer keeps of each token until its backward pass."""
+        if self.recompute is Recompute.full:
+            return self.width * self.sizes.hidden_size // self._sequence_parts
+        # `selective` computes scores again, of which an attention in pieces keeps none anyway.
+        return self.whole
 
+    @property
+    def whole(self) -> int:
+        """Bytes that a layer keeps of each token if nothing is computed again."""
+        norms = 2 * self._norm_bytes * self.sizes.hidden_size // self._sequence_parts
+        return norms + self._attention_bytes // self.parallel.tp + self._feed_forward_bytes
 
-def working_elements(sizes: ModelSizes, parallel: ParallelConfig, recompute: Recompute) -> int:
-    """Numbers of each token that one layer's backward pass needs besides: gradients, and what is computed again."""
-    gradients = 2 * sizes.hidden_size + 3 * _columns(sizes, parallel)
-    return gradients + (layer_elements(sizes, parallel) if recompute is Recompute.full else 0)
+    @property
+    def working(self) -> int:
+        """Bytes of each token that one layer's backward pass needs besides: gradients, and what is computed again."""
+        gradients = self.width * (2 * self.sizes.hidden_size + 3 * self._columns)
+        return gradients + (self.whole if self.recompute is Recompute.full else 0)
+
+    @property
+    def _norm_bytes(self) -> int:
+        return 2 * self.width if self.on_gpus else 8 + self.width
+
+    @property
+    def _attention_bytes(self) -> int:
+        """On all tensor parallel ranks together."""
+        queries, keys = self.sizes.query_size, self.sizes.kv_size
+        if self.on_gpus:
+            # What the matrix says as a whole, queries by themselves, both rotated, and the result.
+            return self.width * (4 * queries + 3 * keys)
+        normalised = 8 * (queries + keys)
+        return normalised + self.width * (4 * queries + 4 * keys)
+
+    @property
+    def _feed_forward_bytes(self) -> int:
+        # Gate, up, silu(gate), up once more (Megatron adds 0 to it), and the product.
+        columns = 5 * self._columns * self.width
+        if not self.sizes.num_experts:
+            return columns
+        # Each token once for each of its experts, as sent and as received; and the probabilities of all experts.
+        sent = 2 * self.sizes.top_k * self.sizes.hidden_size * self.width
+        return columns + (sent + 8 * self.sizes.num_experts) // self._sequence_parts
+
+    @property
+    def _columns(self) -> int:
+        """Columns of the feed-forward layers that a rank computes for each token."""
+        if not self.sizes.num_experts:
+            return self.sizes.intermediate_size // self.parallel.tp
+        return self.sizes.top_k * self.sizes.intermediate_size // self._sequence_parts
+
+    @property
+    def _sequence_parts(self) -> int:
+        """Into how many parts the tokens between the matrices are cut."""
+        return self.parallel.tp if self.parallel.sequence_parallel else 1
 
 
 def layers_in_flight(sizes: ModelSizes, parallel: ParallelConfig, stage: int, micro_batches: int) -> int:
@@ -44,25 +91,3 @@ def layers_in_flight(sizes: ModelSizes, parallel: ParallelConfig, stage: int, mi
     pp, vpp = parallel.pp, parallel.vpp
     pieces = pp - stage if vpp == 1 else 2 * (pp - stage - 1) + (vpp - 1) * pp + 1
     return min(pieces, micro_batches * vpp) * (sizes.num_layers // (pp * vpp))
-
-
-def _feed_forward_elements(sizes: ModelSizes, parallel: ParallelConfig) -> int:
-    # Gate, up, silu(gate), their product.
-    columns = 4 * _columns(sizes, parallel)
-    if not sizes.num_experts:
-        return columns
-    # Each token once for each of its experts, as sent and as received, and the probabilities of all experts.
-    sent = 2 * sizes.top_k * sizes.hidden_size // _sequence_parts(parallel)
-    return columns + sent + 2 * sizes.num_experts // _sequence_parts(parallel)
-
-
-def _columns(sizes: ModelSizes, parallel: ParallelConfig) -> int:
-    """Columns of the feed-forward layers that a rank computes for each token."""
-    if not sizes.num_experts:
-        return sizes.intermediate_size // parallel.tp
-    return sizes.top_k * sizes.intermediate_size // _sequence_parts(parallel)
-
-
-def _sequence_parts(parallel: ParallelConfig) -> int:
-    """Into how many parts the tokens between the matrices are cut."""
-    return parallel.tp if parallel.sequence_parallel else 1

@@ -8,15 +8,13 @@ from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.schema import GenerationConfig, ModelConfig
 from async_rl.sizing.account import GIB, Account, Part
 from async_rl.sizing.parameters import model_parameters
-from async_rl.sizing.training import DTYPE_BYTES
+from async_rl.sizing.training import DTYPE_BYTES, runtime_bytes
 
 _TOKENS_AT_ONCE = 8192
 """That an engine reads in one step, at most."""
 
 
-def engine_account(
-    sizes: ModelSizes, model: ModelConfig, generation: GenerationConfig, *, runtime_bytes: int
-) -> Account:
+def engine_account(sizes: ModelSizes, model: ModelConfig, generation: GenerationConfig, *, on_gpus: bool) -> Account:
     """One GPU of an engine, or on CPUs its process."""
     tp, width = generation.tp, DTYPE_BYTES[model.dtype]
     copies = max(tp // sizes.num_kv_heads, 1) - 1
@@ -27,7 +25,7 @@ def engine_account(
             Part(name="weights", num_bytes=(model_parameters(sizes) + copied_heads) // tp * width),
             Part(name="keys and values", num_bytes=int(generation.kv_cache_gib * GIB)),
             Part(name="working memory", num_bytes=_working_bytes(sizes, generation, width)),
-            Part(name="runtime", num_bytes=runtime_bytes),
+            Part(name="runtime", num_bytes=runtime_bytes(on_gpus)),
         ),
     )
 

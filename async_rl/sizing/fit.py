@@ -4,7 +4,9 @@ Owns the refusal and the search for its remedy: the first change, of those that 
 Pure.
 """
 
+import math
 from collections.abc import Iterator, Mapping
+from itertools import product
 
 from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.option import with_options, written
@@ -18,6 +20,8 @@ from async_rl.sizing.run import accounts, longest_trajectory
 
 USABLE = 0.95
 """Of a GPU's memory; the rest is lost between blocks of memory."""
+
+_FACTORS = (1, 2, 4, 8)
 
 Change = Mapping[str, object]
 """Options by their paths."""
@@ -88,28 +92,37 @@ def _fits(config: RunConfig, sizes: ModelSizes, change: Change, section: str) ->
 
 def _learner_changes(config: RunConfig) -> Iterator[Change]:
     """From those that cost some time to those that cost many GPUs."""
-    parallel = config.learner.parallel
-    sharing: Change = {"learner.parallel.sequence_parallel": True} if parallel.tp > 1 else {}
+    sharing: Change = {"learner.parallel.sequence_parallel": True} if config.learner.parallel.tp > 1 else {}
     full: Change = {"learner.recompute": Recompute.full}
+    thrift: Change = {**sharing, **full}
     yield sharing
     yield full
-    thrift: Change = {**sharing, **full}
     yield thrift
     budgets = list(_budgets(config))
     plain: Change = {}
     for change in (plain, thrift):
         for tokens in budgets:
             yield {**change, "learner.micro_batch_tokens": tokens}
-    for factor in (2, 4, 8, 16):
-        sizes: list[Change] = [
-            {"learner.parallel.tp": parallel.tp * factor, "learner.parallel.sequence_parallel": True},
-            {"learner.parallel.pp": parallel.pp * factor},
-            {"learner.parallel.ep": parallel.ep * factor},
-            {"cluster.num_nodes": config.cluster.num_nodes * factor},
-        ]
-        yield from sizes
-        for change in sizes:
-            yield {**change, **full}
+    for change in _more_ranks(config):
+        yield {**change, **full}
+
+
+def _more_ranks(config: RunConfig) -> Iterator[Change]:
+    """The model shared by more ranks: first those that there are, then those of more machines."""
+    parallel, cluster = config.learner.parallel, config.cluster
+    for nodes in _FACTORS:
+        machines: Change = {"cluster.num_nodes": cluster.num_nodes * nodes} if nodes > 1 else {}
+        if nodes > 1 and not cluster.address:
+            machines = {"cluster.address": "auto", **machines}
+        for tp, pp, ep in sorted(product(_FACTORS, repeat=3), key=lambda factors: math.prod(factors)):
+            change = dict(machines)
+            if tp > 1:
+                change |= {"learner.parallel.tp": parallel.tp * tp, "learner.parallel.sequence_parallel": True}
+            if pp > 1:
+                change["learner.parallel.pp"] = parallel.pp * pp
+            if ep > 1:
+                change["learner.parallel.ep"] = parallel.ep * ep
+            yield change
 
 
 def _budgets(config: RunConfig) -> Iterator[int]:
@@ -124,7 +137,7 @@ def _engine_changes(config: RunConfig) -> Iterator[Change]:
     generation = config.generation
     kv_cache_gib: float = generation.kv_cache_gib
     while kv_cache_gib > 1:
-        kv_cache_gib = int(kv_cache_gib * 0.9)
+        kv_cache_gib = math.ceil(kv_cache_gib) - 1
         yield {"generation.kv_cache_gib": kv_cache_gib}
     for factor in (2, 4, 8):
         engines = generation.num_generators // factor

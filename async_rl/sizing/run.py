@@ -11,13 +11,13 @@ from async_rl.config.ranks import num_shards
 from async_rl.config.schema import RunConfig
 from async_rl.sizing.account import Account
 from async_rl.sizing.engine import engine_account
-from async_rl.sizing.training import CPU_RUNTIME_BYTES, RUNTIME_BYTES, HeldModel, Training, training_account
+from async_rl.sizing.training import HeldModel, Training, training_account
 
 
 def accounts(config: RunConfig, sizes: ModelSizes) -> list[Account]:
     """Of the learner rank that needs the most, and of an engine."""
-    runtime_bytes = RUNTIME_BYTES if config.cluster.gpus_per_node else CPU_RUNTIME_BYTES
-    engine = engine_account(sizes, config.model, config.generation, runtime_bytes=runtime_bytes)
+    on_gpus = config.cluster.gpus_per_node > 0
+    engine = engine_account(sizes, config.model, config.generation, on_gpus=on_gpus)
     return [training_account(training_of(config, sizes)), engine]
 
 
@@ -35,7 +35,7 @@ def training_of(config: RunConfig, sizes: ModelSizes) -> Training:
         dtype=config.model.dtype,
         tokens=min(learner.micro_batch_tokens, trajectories * longest),
         micro_batches=math.ceil(trajectories / (learner.micro_batch_tokens // longest)),
-        runtime_bytes=RUNTIME_BYTES if config.cluster.gpus_per_node else CPU_RUNTIME_BYTES,
+        on_gpus=config.cluster.gpus_per_node > 0,
     )
 
 

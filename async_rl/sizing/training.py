@@ -13,14 +13,10 @@ from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.parallel import ParallelConfig, Recompute
 from async_rl.config.schema import Dtype
 from async_rl.sizing.account import GIB, Account, Part
-from async_rl.sizing.activations import kept_elements, layers_in_flight, working_elements
+from async_rl.sizing.activations import Activations, layers_in_flight
 from async_rl.sizing.parameters import Parameters, stage_parameters
 
 DTYPE_BYTES = {Dtype.float32: 4, Dtype.bfloat16: 2}
-RUNTIME_BYTES = 2 * GIB
-"""CUDA's context, workspaces of the libraries, buffers of NCCL: what is usual, not worked out."""
-CPU_RUNTIME_BYTES = GIB
-"""Of a process on a CPU: Python and the libraries."""
 _LOGIT_BYTES = 3 * 4 * 2**24
 """Of the head: a piece of the logits, their softmax and their gradient, in float32."""
 
@@ -52,7 +48,31 @@ class Training:
     """T, at most."""
     micro_batches: int
     """Of an optimizer step on a rank, at most."""
-    runtime_bytes: int = RUNTIME_BYTES
+    on_gpus: bool
+
+    @property
+    def width(self) -> int:
+        """Bytes of a weight."""
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def activations(self) -> Activations:
+        """Of the layers on a rank."""
+        return Activations(
+            sizes=self.sizes,
+            parallel=self.parallel,
+            recompute=self.recompute,
+            width=self.width,
+            on_gpus=self.on_gpus,
+        )
+
+
+def runtime_bytes(on_gpus: bool) -> int:
+    """CUDA's context, workspaces of the libraries and NCCL's buffers, or on a CPU Python and the libraries.
+
+    What is usual, not worked out.
+    """
+    return 2 * GIB if on_gpus else GIB
 
 
 def training_account(training: Training) -> Account:
@@ -63,11 +83,10 @@ def training_account(training: Training) -> Account:
 
 def stage_account(training: Training, stage: int) -> Account:
     """A rank of a pipeline stage, counted from 0."""
-    width = DTYPE_BYTES[training.dtype]
     weights = gradients = optimizer = 0
     for model in training.models:
         held = stage_parameters(training.sizes, training.parallel, stage, has_vocabulary=model.has_vocabulary)
-        weights += held.total * width
+        weights += held.total * training.width
         if model.is_trained:
             gradients += held.total * 4
             optimizer += _optimizer_bytes(training, held)
@@ -80,7 +99,7 @@ def stage_account(training: Training, stage: int) -> Account:
             Part(name="optimizer", num_bytes=optimizer),
             Part(name="activations", num_bytes=_kept_bytes(training, stage)),
             Part(name="working memory", num_bytes=_working_bytes(training, is_last=stage == pp - 1)),
-            Part(name="runtime", num_bytes=training.runtime_bytes),
+            Part(name="runtime", num_bytes=runtime_bytes(training.on_gpus)),
         ),
     )
 
@@ -95,17 +114,16 @@ def _optimizer_bytes(training: Training, held: Parameters) -> int:
 
 
 def _kept_bytes(training: Training, stage: int) -> int:
-    elements = kept_elements(training.sizes, training.parallel, training.recompute)
     layers = layers_in_flight(training.sizes, training.parallel, stage, training.micro_batches)
-    return layers * elements * _local_tokens(training) * DTYPE_BYTES[training.dtype]
+    return layers * training.activations.kept * _local_tokens(training)
 
 
 def _working_bytes(training: Training, *, is_last: bool) -> int:
     """The larger of what a layer's backward pass and what the head need besides; they follow each other."""
-    tokens, width = _local_tokens(training), DTYPE_BYTES[training.dtype]
-    layer = tokens * width * working_elements(training.sizes, training.parallel, training.recompute)
+    tokens = _local_tokens(training)
+    layer = tokens * training.activations.working
     # Hidden states behind the last norm, those that are scored, and the gradient of either.
-    head = tokens * width * 4 * training.sizes.hidden_size + _LOGIT_BYTES
+    head = tokens * training.width * 4 * training.sizes.hidden_size + _LOGIT_BYTES
     return max(layer, head) if is_last else layer
 
 
