@@ -1,10 +1,10 @@
 """A batch as the learner sees it: sequences, and rows of what is known of each of their response tokens.
 
-Owns the way from trajectory groups to aligned rows, from a packed micro-batch's tokens to the same rows, and the
-parts (mini-batches) that share an optimizer step. Knows no model and no objective.
+Owns the way from a shard of trajectories to aligned rows of the whole batch, and the parts (mini-batches) that share an
+optimizer step. Tokens are there of this rank's sequences alone; all else is of all of them and the same on every rank,
+so that whatever is decided over a batch is decided alike. Knows no model and no objective.
 
-Legend: N trajectories of the batch, T response positions of its longest, K named rewards; S sequences of a
-micro-batch, M its scored tokens.
+Legend: N trajectories of the batch, T response positions of its longest, K named rewards.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from async_rl.protocol import Batch, DeliveryKey, FinishReason, Int32Array, Trajectory, TrajectoryGroup
-from learner.packing import PackedSequences, plan_micro_batches
+from async_rl.protocol import Batch, DeliveryKey, FinishReason, GroupOutline, Int32Array, Trajectory, TrajectoryOutline
+from learner.mesh import Mesh, SingleRank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +27,17 @@ class TrainingSequence:
 
     key: DeliveryKey
     """Of its group."""
-    token_ids: Int32Array
-    """Prompt and response."""
+    prompt_length: int
     response_length: int
     group: int
     """Index of the group in the batch."""
+    shard: int
+    """Whose ranks train it."""
     reward: float
     finish_reason: FinishReason
     task: str
+    token_ids: Int32Array | None
+    """Prompt and response; None of another shard's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,9 @@ class TrainingBatch:
     version: int
     sequences: list[TrainingSequence]
     num_groups: int
+    shard: int
+    """This rank's."""
+    num_shards: int
     sampled: Tensor
     """[N, T] bool: the policy sampled this token."""
     mask: Tensor
@@ -60,32 +66,36 @@ class TrainingBatch:
     """[N] float32: of the greedy answer to the same prompt; None without ReMax."""
 
     @classmethod
-    def build(cls, batch: Batch, *, mask_above: int | None) -> Self:
-        """Lays out a batch.
+    def build(cls, batch: Batch, *, mask_above: int | None, mesh: Mesh | None = None) -> Self:
+        """Lays out a batch; called by all ranks at once.
 
         Args:
-            batch: as it came from the controller.
+            batch: this rank's shard, as it came from the controller.
             mask_above: tokens with more staleness do not train, their trajectory's reward still counts
                 (`staleness.over_bound=mask`); None trains all.
+            mesh: of the ranks; None: this is the only one.
         """
-        pairs = [(index, group, t) for index, group in enumerate(batch.groups) for t in group.trajectories]
-        trajectories = [t for _, _, t in pairs]
-        width = max(t.num_tokens for t in trajectories)
-        sampled = _rows([t.loss_mask for t in trajectories], width, torch.bool)
-        versions = _rows([t.weight_versions for t in trajectories], width, torch.int32)
-        inside = _rows([np.ones(t.num_tokens, np.bool_) for t in trajectories], width, torch.bool)
-        staleness = torch.where(inside, batch.version - versions, 0)
-        baselines = [group.baseline_reward for _, group, _ in pairs]
+        mesh = mesh or SingleRank()
+        assert batch.shard == mesh.shard, (batch.shard, mesh.shard)
+        sequences = _lay_out(batch)
+        rows = _Rows.of(batch, sequences).merged(mesh)
+        lengths = torch.tensor([s.response_length for s in sequences])
+        inside = torch.arange(rows.versions.shape[1]) < lengths[:, None]
+        staleness = torch.where(inside, batch.version - rows.versions, 0)
+        outlines = [(group, t) for group in batch.outline for t in group.trajectories]
+        baselines = [group.baseline_reward for group, _ in outlines]
         return cls(
             version=batch.version,
-            sequences=[_lay_out(group, index, t) for index, group, t in pairs],
-            num_groups=len(batch.groups),
-            sampled=sampled,
-            mask=sampled if mask_above is None else sampled & (staleness <= mask_above),
-            rollout_logprobs=_rows([t.rollout_logprobs for t in trajectories], width, torch.float32),
+            sequences=sequences,
+            num_groups=len(batch.outline),
+            shard=mesh.shard,
+            num_shards=mesh.num_shards,
+            sampled=rows.sampled,
+            mask=rows.sampled if mask_above is None else rows.sampled & (staleness <= mask_above),
+            rollout_logprobs=rows.rollout_logprobs,
             staleness=staleness,
-            token_rewards=_rows([_rewards_by_token(t) for t in trajectories], width, torch.float32),
-            component_rewards=torch.tensor([t.reward_components for t in trajectories], dtype=torch.float32),
+            token_rewards=rows.token_rewards,
+            component_rewards=torch.tensor([t.reward_components for _, t in outlines], dtype=torch.float32),
             baseline_rewards=(
                 torch.tensor([b for b in baselines if b is not None], dtype=torch.float32)
                 if all(b is not None for b in baselines)
@@ -97,6 +107,11 @@ class TrainingBatch:
     def shape(self) -> tuple[int, int]:
         """(N, T)"""
         return self.mask.shape[0], self.mask.shape[1]
+
+    @cached_property
+    def own_rows(self) -> list[int]:
+        """Of the sequences that this rank trains."""
+        return [row for row, sequence in enumerate(self.sequences) if sequence.shard == self.shard]
 
     @cached_property
     def groups(self) -> Tensor:
@@ -138,15 +153,62 @@ class TrainingBatch:
         ]
 
 
-def _lay_out(group: TrajectoryGroup, index: int, trajectory: Trajectory) -> TrainingSequence:
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """[N, T] each, 0 behind a response."""
+
+    sampled: Tensor
+    rollout_logprobs: Tensor
+    versions: Tensor
+    token_rewards: Tensor
+
+    @classmethod
+    def of(cls, batch: Batch, sequences: Sequence[TrainingSequence]) -> Self:
+        """This shard's rows; those of others are 0."""
+        shape = (len(sequences), max(s.response_length for s in sequences))
+        rows = [i for i, s in enumerate(sequences) if s.shard == batch.shard]
+        own = [t for part in batch.parts for t in part.trajectories]
+        return cls(
+            sampled=_fill(shape, rows, [t.loss_mask for t in own], torch.bool),
+            rollout_logprobs=_fill(shape, rows, [t.rollout_logprobs for t in own], torch.float32),
+            versions=_fill(shape, rows, [t.weight_versions for t in own], torch.int32),
+            token_rewards=_fill(shape, rows, [_rewards_by_token(t) for t in own], torch.float32),
+        )
+
+    def merged(self, mesh: Mesh) -> Self:
+        """With the rows of all shards."""
+        return type(self)(
+            sampled=mesh.merge(self.sampled.byte()).bool(),
+            rollout_logprobs=mesh.merge(self.rollout_logprobs),
+            versions=mesh.merge(self.versions),
+            token_rewards=mesh.merge(self.token_rewards),
+        )
+
+
+def _lay_out(batch: Batch) -> list[TrainingSequence]:
+    """Of all shards, in the outline's order."""
+    prompts = {part.group: np.asarray(part.prompt_token_ids, np.int32) for part in batch.parts}
+    own = iter([np.concatenate([prompts[part.group], t.token_ids]) for part in batch.parts for t in part.trajectories])
+    return [
+        _sequence(group, index, t, next(own) if t.shard == batch.shard else None)
+        for index, group in enumerate(batch.outline)
+        for t in group.trajectories
+    ]
+
+
+def _sequence(
+    group: GroupOutline, index: int, trajectory: TrajectoryOutline, token_ids: Int32Array | None
+) -> TrainingSequence:
     return TrainingSequence(
         key=group.key,
-        token_ids=np.concatenate([np.asarray(group.prompt_token_ids, np.int32), trajectory.token_ids]),
+        prompt_length=group.num_prompt_tokens,
         response_length=trajectory.num_tokens,
         group=index,
+        shard=trajectory.shard,
         reward=trajectory.reward,
         finish_reason=trajectory.finish_reason,
         task=group.task,
+        token_ids=token_ids,
     )
 
 
@@ -158,66 +220,11 @@ def _rewards_by_token(trajectory: Trajectory) -> npt.NDArray[np.float32]:
     return rewards
 
 
-def _rows(values: Sequence[npt.NDArray[np.generic]], width: int, dtype: torch.dtype) -> Tensor:
-    """Arrays of several lengths to rows of one, 0 behind each."""
-    rows = torch.zeros(len(values), width, dtype=dtype)
+def _fill(
+    shape: tuple[int, int], rows: Sequence[int], values: Sequence[npt.NDArray[np.generic]], dtype: torch.dtype
+) -> Tensor:
+    """Arrays of several lengths at some rows, 0 elsewhere."""
+    filled = torch.zeros(shape, dtype=dtype)
     for row, value in zip(rows, values, strict=True):
-        row[: len(value)] = torch.from_numpy(np.array(value))
-    return rows
-
-
-@dataclass(frozen=True, kw_only=True)
-class MicroBatch:
-    """Some sequences of a batch, packed, and the way from their tokens to rows."""
-
-    indices: list[int]
-    """Which of the batch's sequences, in the order in which they are packed."""
-    packed: PackedSequences
-    places: Tensor
-    """[S, T'] int64: which of the M each response position is; 0 behind the response."""
-
-    @property
-    def width(self) -> int:
-        """T', the longest response here."""
-        return self.places.shape[1]
-
-    def rows_of(self, values: Tensor) -> Tensor:
-        """[M] values to [S, T'] rows, with gradient; what lies behind a response is no data."""
-        return values[self.places.to(values.device)]
-
-    def pick(self, rows: Tensor) -> Tensor:
-        """[N, T] rows of the batch to this micro-batch's [S, T']."""
-        return rows[self.indices, : self.width]
-
-    def put(self, rows: Tensor, values: Tensor) -> None:
-        """Writes values [M] to the batch's rows [N, T]; what lies behind a response gets no data."""
-        rows[self.indices, : self.width] = self.rows_of(values).to(rows)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MiniBatch:
-    """The part of a batch that shares an optimizer step."""
-
-    indices: list[int]
-    """Which of the batch's sequences."""
-    micro_batches: list[MicroBatch]
-
-    @classmethod
-    def pack(cls, batch: TrainingBatch, indices: Sequence[int], max_tokens: int) -> Self:
-        """Packs these sequences of the batch into micro-batches under a token budget."""
-        lengths = [len(batch.sequences[i].token_ids) for i in indices]
-        plan = [[indices[i] for i in part] for part in plan_micro_batches(lengths, max_tokens)]
-        return cls(indices=list(indices), micro_batches=[_pack(batch, part) for part in plan])
-
-    @property
-    def packed(self) -> list[PackedSequences]:
-        """What a model is given, micro-batch by micro-batch."""
-        return [m.packed for m in self.micro_batches]
-
-
-def _pack(batch: TrainingBatch, indices: list[int]) -> MicroBatch:
-    responses = batch.response_lengths[indices]
-    packed = PackedSequences.pack([batch.sequences[i].token_ids for i in indices], responses.tolist())
-    offsets, starts = torch.arange(int(responses.max())), responses.cumsum(0) - responses
-    places = torch.where(offsets < responses[:, None], starts[:, None] + offsets, 0)
-    return MicroBatch(indices=indices, packed=packed, places=places)
+        filled[row, : len(value)] = torch.from_numpy(np.array(value))
+    return filled

@@ -4,7 +4,9 @@ Owns the conversation with the controller. Knows no training: a test puts a list
 """
 
 import logging
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +14,6 @@ from async_rl.channel.peer_socket import BlockingPeerSocket
 from async_rl.errors import ChannelError
 from async_rl.protocol import (
     Arrival,
-    ArrivalRequest,
     Batch,
     BatchRequest,
     CheckpointKept,
@@ -69,31 +70,26 @@ class ControllerBatchSource:
     that never more than one stands before the batch: an answer to an old number is passed over.
     """
 
-    def __init__(self, socket: BlockingPeerSocket, *, ask_again_s: float = 10.0) -> None:
+    def __init__(self, socket: BlockingPeerSocket, *, shard: int = 0, ask_again_s: float = 10.0) -> None:
         self._socket = socket
+        self._shard = shard
         self._ask_again_s = ask_again_s
         self._last_commit: Commit | None = None
-        self._arrival_number = 0
 
     def next_batch(self, version: int, on_arrival: OnArrival | None = None) -> Batch | End:
         """See `BatchSource`."""
-        questions: list[PeerMessage] = [BatchRequest(version=version)]
-        if on_arrival is not None:
-            questions.append(ArrivalRequest(version=version, number=self._arrival_number))
-        self._put(questions)
+        num_arrivals = None if on_arrival is None else 0
         while True:
-            # What fits no case answers a question that was put twice.
-            match self._answer(questions):
-                case End() as end:
-                    return end
-                case Batch() as batch if batch.version == version:
-                    return batch
-                case Arrival(number=number, group=group) if on_arrival is not None and number == self._arrival_number:
+            question = BatchRequest(version=version, shard=self._shard, num_arrivals=num_arrivals)
+            self._socket.send(question)
+            match self._answer(question, partial(_answers, question)):
+                case End() | Batch() as answer:
+                    return answer
+                case Arrival(group=group):
                     assert group.newest_version == version, (group.key, group.newest_version, version)
-                    self._arrival_number += 1
+                    assert on_arrival is not None and num_arrivals is not None
                     on_arrival(group)
-                    questions[-1] = ArrivalRequest(version=version, number=self._arrival_number)
-                    self._socket.send(questions[-1])
+                    num_arrivals += 1
 
     def commit(self, version: int, metrics: StepMetrics) -> None:
         """See `BatchSource`."""
@@ -107,22 +103,31 @@ class ControllerBatchSource:
     def complete_checkpoint(self, version: int, folder: Path) -> None:
         """See `BatchSource`."""
         written = CheckpointWritten(version=version, folder=str(folder))
-        self._put([written])
-        while self._answer([written]) != CheckpointKept(version=version):
-            pass
+        self._socket.send(written)
+        self._answer(written, partial(operator.eq, CheckpointKept(version=version)))
 
-    def _put(self, questions: Sequence[PeerMessage]) -> None:
-        for question in questions:
-            self._socket.send(question)
-
-    def _answer(self, questions: Sequence[PeerMessage]) -> ControllerMessage:
-        """The next message; until it comes, the questions are put again and again."""
+    def _answer(self, question: PeerMessage, fits: Callable[[ControllerMessage], bool]) -> ControllerMessage:
+        """The next message that fits, since others answer a question that was put twice; until it comes, the question
+        is put again and again."""
         while True:
             message = self._socket.receive(timeout_s=self._ask_again_s)
             if isinstance(message, Refused):
                 raise ChannelError(f"the controller refused the learner: {message.reason}")
-            if message is not None:
+            if message is None:
+                if self._last_commit is not None:
+                    self._socket.send(self._last_commit)
+                self._socket.send(question)
+            elif fits(message):
                 return message
-            if self._last_commit is not None:
-                self._socket.send(self._last_commit)
-            self._put(questions)
+
+
+def _answers(question: BatchRequest, said: ControllerMessage) -> bool:
+    match said:
+        case End():
+            return True
+        case Batch():
+            return said.version == question.version
+        case Arrival():
+            return (said.version, said.number) == (question.version, question.num_arrivals)
+        case _:
+            return False

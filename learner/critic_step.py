@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from learner.batch import MiniBatch
 from learner.losses.value import value_loss
+from learner.mini_batch import MiniBatch
 from learner.outcome import BatchScores, UpdateOutcome, ValuedTokens
 
 

@@ -6,12 +6,16 @@
       source.commit(v + 1, metrics) ◄───────────────────────────────────────────────────┤  then the ledger
       updater.save ──► source.complete_checkpoint, every `checkpoint.every` ◄───────────┘
 
+All ranks go through this at once, each with its shard of the batch. One of them speaks for all: it commits, publishes
+and completes checkpoints; the others help to bring weights and checkpoints together.
+
 Owns this order and the times it takes. Knows no controller, no generator and no transport: they stand behind
 Protocols. What a step computes is the updater's business.
 """
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,9 +24,12 @@ import msgspec
 from async_rl.config.schema import OverBound, RunConfig
 from async_rl.errors import NonFiniteError
 from async_rl.protocol import Batch, End, StepMetrics
+from async_rl.sizing.flops import ModelFlops
 from async_rl.weights.transport import WeightPublisher
 from learner.batch import TrainingBatch
 from learner.batch_source import BatchSource, OnArrival
+from learner.memory import peak_memory_gib
+from learner.mesh import Mesh, SingleRank
 from learner.metrics import step_metrics
 from learner.outcome import UpdateOutcome
 from learner.roles import Roles
@@ -53,29 +60,38 @@ class Learner:
         config: RunConfig,
         *,
         roles: Roles,
-        publisher: WeightPublisher,
+        flops: ModelFlops,
+        publisher: WeightPublisher | None,
         source: BatchSource,
         run_folder: Path,
         version: int,
+        mesh: Mesh | None = None,
+        peak_flops: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """
         Args:
             config: the run.
             roles: the models, as the config asks for them.
-            publisher: takes the weights.
-            source: gives the batches.
+            flops: of the policy.
+            publisher: takes the weights; None on ranks that do not speak.
+            source: gives this rank's shards of the batches.
             run_folder: gets `checkpoints` and at the end `model`.
             version: batches that the policy has been trained on; above 0 where `load` follows.
+            mesh: of the ranks; None: this is the only one.
+            peak_flops: operations a second of all ranks' devices at most; None: not known.
             clock: seconds, monotonic.
         """
         self._config = config
         self._roles = roles
-        self._updater = Updater(roles, config)
+        self._mesh = mesh or SingleRank()
+        assert self._mesh.is_speaker == (publisher is not None), "the rank that speaks publishes"
+        self._updater = Updater(roles, config, flops=flops, mesh=self._mesh)
         self._publisher = publisher
         self._source = source
         self._run_folder = run_folder
         self._version = version
+        self._peak_flops = peak_flops
         self._clock = clock
         self._skipped_in_a_row = {"policy": 0, "critic": 0}
         # What was resumed from is a checkpoint of its version already.
@@ -119,14 +135,17 @@ class Learner:
         if self._version % self._config.weights.publish_every == 0 or self._version == self._config.steps:
             self._publish()
         publish_s = watch.lap()
-        metrics = step_metrics(batch, scores, outcome, components=self._config.advantage.reward_components)
-        times = {
-            "learner/score_s": score_s,
-            "learner/update_s": update_s,
-            "learner/publish_s": publish_s,
-            "learner/metrics_s": watch.lap(),
-        }
-        self._commit(metrics, wait_s, times)
+        memory_gib = self._mesh.largest(peak_memory_gib())
+        if self._mesh.is_speaker:
+            metrics = step_metrics(batch, scores, outcome, components=self._config.advantage.reward_components)
+            metrics.scalars.update(self._efficiency(outcome, score_s + update_s, memory_gib))
+            times = {
+                "learner/score_s": score_s,
+                "learner/update_s": update_s,
+                "learner/publish_s": publish_s,
+                "learner/metrics_s": watch.lap(),
+            }
+            self._commit(metrics, wait_s, times)
         every = self._config.checkpoint.every
         if every and self._version % every == 0:
             self._checkpoint()
@@ -138,7 +157,7 @@ class Learner:
     def _lay_out(self, received: Batch) -> TrainingBatch:
         staleness = self._config.staleness
         is_masked = staleness.over_bound is OverBound.mask
-        batch = TrainingBatch.build(received, mask_above=staleness.max if is_masked else None)
+        batch = TrainingBatch.build(received, mask_above=staleness.max if is_masked else None, mesh=self._mesh)
         # The last place where the promise can be kept: what is older must not train.
         oldest = int(batch.trained_staleness.max(initial=0))
         assert oldest <= staleness.max or staleness.over_bound is OverBound.train, (oldest, staleness.max)
@@ -156,15 +175,27 @@ class Learner:
         scalars = metrics.scalars | times | counters
         self._source.commit(self._version, msgspec.structs.replace(metrics, scalars=scalars))
 
+    def _efficiency(self, outcome: UpdateOutcome, busy_s: float, memory_gib: float) -> dict[str, float]:
+        """Of the passes and steps of a batch."""
+        flops = self._updater.flops(outcome.plans)
+        mfu = {} if self._peak_flops is None else {"learner/mfu": flops / max(busy_s, 1e-9) / self._peak_flops}
+        return {"learner/memory_gib": memory_gib, "learner/tflops": flops / max(busy_s, 1e-9) / 1e12, **mfu}
+
     def _publish(self) -> None:
-        self._source.publish(self._publisher.publish(self._version, self._roles.policy.named_weights()))
+        weights = self._roles.policy.named_weights()
+        if self._publisher is None:
+            # The speaker gets from this rank what it alone holds.
+            deque(weights, maxlen=0)
+        else:
+            self._source.publish(self._publisher.publish(self._version, weights))
 
     def _checkpoint(self) -> None:
         if self._saved_version == self._version:
             return
         folder = self._run_folder / "checkpoints" / f".writing-{self._version:08d}"
         self._updater.save(folder)
-        self._source.complete_checkpoint(self._version, folder)
+        if self._mesh.is_speaker:
+            self._source.complete_checkpoint(self._version, folder)
         self._saved_version = self._version
 
     def _count_skipped(self, outcome: UpdateOutcome) -> None:

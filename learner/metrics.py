@@ -20,6 +20,7 @@ from learner.correction_metrics import (
     probability_metrics,
 )
 from learner.histograms import count_integers
+from learner.micro_batch_plan import MicroBatchPlan
 from learner.outcome import BatchScores, UpdateOutcome
 
 
@@ -46,6 +47,7 @@ def step_metrics(
         **_advantages(scores),
         **_losses(outcome),
         **_steps(outcome),
+        **_plans(outcome.plans),
         **(_critic(scores, outcome) if outcome.critic_steps else {}),
         "learner/tokens": float(scores.mask.sum()),
     }
@@ -135,6 +137,15 @@ def _steps(outcome: UpdateOutcome) -> dict[str, float]:
         "grad_norm": float(np.mean([s.grad_norm for s in outcome.steps])),
         "lr": outcome.steps[-1].lr,
         "skipped": float(sum(s.skipped for s in (*outcome.steps, *outcome.critic_steps))),
+    }
+
+
+def _plans(plans: Sequence[MicroBatchPlan]) -> dict[str, float]:
+    slowest, even = sum(max(p.loads) for p in plans), sum(float(np.mean(p.loads)) for p in plans)
+    return {
+        "learner/micro_batches": float(sum(len(p.costs[0]) for p in plans)),
+        "learner/imbalance/shards": slowest / even,
+        "learner/imbalance/micro_batches": float(np.mean([p.imbalance for p in plans])),
     }
 
 

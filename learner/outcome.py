@@ -5,6 +5,7 @@ Owns values between the updater and the metrics. Computes nothing.
 Legend: N trajectories, T response positions; n trained tokens and S sequences, one for each time that they trained.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -16,6 +17,8 @@ from learner.advantages.inputs import Advantages
 from learner.backend import StepResult
 from learner.losses.policy_loss import PolicyLoss
 from learner.losses.value import ValueLossResult
+from learner.mesh import Mesh
+from learner.micro_batch_plan import MicroBatchPlan
 from learner.rewards import ShapedRewards
 from learner.scoring import ModelScores
 
@@ -84,9 +87,19 @@ def pick_tokens(mask: Tensor, *columns: Tensor) -> list[Tensor]:
     return [column.flatten()[places] for column in columns]
 
 
+class ShardSaid(NamedTuple):
+    """What a shard heard of its own sequences."""
+
+    tokens: list[TrainedTokens]
+    values: list[ValuedTokens]
+    rows: list[int]
+    logprobs: Tensor
+    """[n, T] of those rows."""
+
+
 @dataclass
 class UpdateOutcome:
-    """What the optimizer steps of a batch did and said."""
+    """What the optimizer steps of a batch did and said; of this rank's sequences until `gather`, then of all."""
 
     logprobs: Tensor
     """[N, T] of the policy when it first trained each token, on the CPU; no data outside of the responses."""
@@ -94,11 +107,27 @@ class UpdateOutcome:
     """That the batch was trained with."""
     steps: list[StepResult] = field(default_factory=list)
     critic_steps: list[StepResult] = field(default_factory=list)
+    plans: list[MicroBatchPlan] = field(default_factory=list)
+    """Of each mini-batch."""
     tokens: list[TrainedTokens] = field(default_factory=list)
     """One a micro-batch, of all steps; on the CPU, as the values."""
     values: list[ValuedTokens] = field(default_factory=list)
     corrected: Corrected | None = None
     """Of the whole batch, once all steps are done: the scores', or made of `logprobs`."""
+
+    def gather(self, mesh: Mesh, rows: Sequence[int]) -> None:
+        """Takes in what the steps of other shards, and other stages of a pipeline, said; all ranks at once.
+
+        Args:
+            mesh: of the ranks.
+            rows: of this rank's sequences.
+        """
+        own = ShardSaid(self.tokens, self.values, list(rows), self.logprobs[list(rows)])
+        said = mesh.collect(own)
+        self.tokens = [tokens for shard in said for tokens in shard.tokens]
+        self.values = [values for shard in said for values in shard.values]
+        for shard in said:
+            self.logprobs[shard.rows] = shard.logprobs
 
     @property
     def trained_tokens(self) -> TrainedTokens:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from async_rl.config.schema import RunConfig
 from learner.backend import TokenScores
-from learner.batch import MicroBatch, MiniBatch, TrainingBatch
+from learner.batch import TrainingBatch
 from learner.losses.policy_loss import PolicyTokens, policy_loss
+from learner.mini_batch import MicroBatch, MiniBatch
 from learner.off_policy import OffPolicy
 from learner.outcome import BatchScores, TrainedTokens, UpdateOutcome
 

@@ -1,4 +1,4 @@
-"""A learner process from start to end: models, weights, connection, loop.
+"""A rank of the learner from start to end: models, weights, connection, loop.
 
 Owns what is built and closed in which order. The supervisor that starts the process is not known here.
 """
@@ -14,12 +14,15 @@ from async_rl.checkpoints import read_loop_state
 from async_rl.config.rules import optimizer_steps
 from async_rl.config.schema import ModelConfig, RunConfig, Transport
 from async_rl.protocol import SCHEMA_VERSION, Hello, Role
+from async_rl.sizing.flops import ModelFlops
+from async_rl.sizing.model_json import read_sizes
 from async_rl.weights.shm import ShmWeightPublisher
 from async_rl.weights.transport import WeightPublisher
 from learner.batch_source import ControllerBatchSource
 from learner.learner import Learner
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.critic import MegatronCritic
+from learner.megatron.mesh import MegatronMesh
 from learner.megatron.runtime import Ground
 from learner.place import Place
 from learner.roles import Roles
@@ -32,44 +35,66 @@ PUBLISHERS: Mapping[Transport, Callable[[str], WeightPublisher]] = {Transport.sh
 
 
 def run_learner(
-    config: RunConfig, *, address: str, incarnation: str, run_folder: Path, run_id: str, checkpoint: Path | None
+    config: RunConfig,
+    *,
+    rank: int,
+    world_size: int,
+    rendezvous: str,
+    address: str,
+    incarnation: str,
+    run_folder: Path,
+    run_id: str,
+    checkpoint: Path | None,
 ) -> None:
-    """Trains until the controller says that the run is over.
+    """Trains as one of the learner's ranks until the controller says that the run is over.
 
     Args:
         config: the run.
+        rank: of this process.
+        world_size: how many there are.
+        rendezvous: `host:port`, where rank 0 listens for the others; not read where there are none.
         address: of the controller.
         incarnation: of this process.
         run_folder: where checkpoints and the exported model go.
         run_id: names the shared memory.
         checkpoint: where to go on from; None begins with the model's own weights.
     """
+    place = Place(rank=rank, world_size=world_size, rendezvous=rendezvous)
     with ExitStack() as stack:
-        ground = Ground(config.learner.parallel, Place(), seed=config.seed, num_threads=config.learner.num_threads)
+        ground = Ground(config.learner.parallel, place, seed=config.seed, num_threads=config.learner.num_threads)
         roles = _open_roles(config, stack.enter_context(ground), stack)
-        publisher = stack.enter_context(closing(PUBLISHERS[config.weights.transport](run_id)))
-        hello = Hello(
-            schema_version=SCHEMA_VERSION,
-            role=Role.LEARNER,
-            name="learner-0",
-            incarnation=incarnation,
-            pid=os.getpid(),
-            host=socket.gethostname(),
-        )
-        max_bytes = config.channel.max_message_mib << 20
-        peer = stack.enter_context(closing(BlockingPeerSocket(address, hello, max_message_bytes=max_bytes)))
+        mesh = MegatronMesh()
+        publisher = None
+        if mesh.is_speaker:
+            publisher = stack.enter_context(closing(PUBLISHERS[config.weights.transport](run_id)))
+        peer = stack.enter_context(closing(_socket(config, rank, address=address, incarnation=incarnation)))
         learner = Learner(
             config,
             roles=roles,
+            flops=ModelFlops.of(read_sizes(Path(config.model.path))),
             publisher=publisher,
-            source=ControllerBatchSource(peer),
+            source=ControllerBatchSource(peer, shard=mesh.shard),
             run_folder=run_folder,
             version=0 if checkpoint is None else read_loop_state(checkpoint).version,
+            mesh=mesh,
+            peak_flops=config.cluster.peak_tflops * 1e12 * world_size or None,
         )
         if checkpoint is not None:
             learner.load(checkpoint)
         peer.connect(CONNECT_TIMEOUT_S)
         learner.run()
+
+
+def _socket(config: RunConfig, rank: int, *, address: str, incarnation: str) -> BlockingPeerSocket:
+    hello = Hello(
+        schema_version=SCHEMA_VERSION,
+        role=Role.LEARNER,
+        name=f"learner-{rank}",
+        incarnation=incarnation,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+    )
+    return BlockingPeerSocket(address, hello, max_message_bytes=config.channel.max_message_mib << 20)
 
 
 def _open_roles(config: RunConfig, ground: Ground, stack: ExitStack) -> Roles:

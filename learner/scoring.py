@@ -1,7 +1,7 @@
 """What the models say of a batch before its first optimizer step, as rows.
 
-Owns which forward passes a configuration needs, so that nobody pays for one that is not read, and the way from
-packed micro-batches to rows. Must not know what is made of the numbers.
+Owns which forward passes a configuration needs, so that nobody pays for one that is not read, and the way from each
+shard's packed micro-batches to the rows of all. Must not know what is made of the numbers.
 
 Legend: N trajectories, T response positions.
 """
@@ -17,8 +17,10 @@ from async_rl.config.objective import KLEstimator, KLPlacement, Proximal
 from async_rl.config.schema import RunConfig
 from learner.advantages.inputs import Need
 from learner.advantages.table import ADVANTAGES
-from learner.batch import MiniBatch, TrainingBatch
+from learner.batch import TrainingBatch
 from learner.losses.table import SURROGATES
+from learner.mesh import Mesh
+from learner.mini_batch import MiniBatch
 from learner.roles import Roles
 
 POLICY_NEEDS = frozenset({Need.SCORES, Need.SUM_PI_SQUARED, Need.LOG_RHOS})
@@ -71,10 +73,11 @@ class ModelScores:
 
 @dataclass(frozen=True, kw_only=True)
 class Scorer:
-    """Runs the passes of a plan."""
+    """Runs the passes of a plan; all ranks at once, and each of them gets the rows of all."""
 
     roles: Roles
     temperature: float
+    mesh: Mesh
 
     def score(self, batch: TrainingBatch, plan: ScoringPlan, part: MiniBatch) -> ModelScores:
         """Every pass of the plan."""
@@ -83,7 +86,7 @@ class Scorer:
             logprobs, sum_pi_squared = self._policy(batch, part, with_sum_pi_squared=plan.sum_pi_squared)
         return ModelScores(
             logprobs=logprobs,
-            sum_pi_squared=sum_pi_squared if plan.sum_pi_squared else None,
+            sum_pi_squared=sum_pi_squared,
             reference_logprobs=self._reference(batch, part) if plan.reference else None,
             values=self._values(batch, part) if plan.values else None,
         )
@@ -92,30 +95,30 @@ class Scorer:
         """[N, T] of the policy as it is now; no data for sequences outside of the part."""
         return self._policy(batch, part, with_sum_pi_squared=False)[0]
 
-    def _policy(self, batch: TrainingBatch, part: MiniBatch, *, with_sum_pi_squared: bool) -> tuple[Tensor, Tensor]:
+    def _policy(
+        self, batch: TrainingBatch, part: MiniBatch, *, with_sum_pi_squared: bool
+    ) -> tuple[Tensor, Tensor | None]:
         said = self.roles.policy.score(
             part.packed, temperature=self.temperature, with_sum_pi_squared=with_sum_pi_squared
         )
-        logprobs, sum_pi_squared = torch.zeros(batch.shape), torch.zeros(batch.shape)
-        for m, own in zip(part.micro_batches, said, strict=True):
-            m.put(logprobs, own.logprobs)
-            if own.sum_pi_squared is not None:
-                m.put(sum_pi_squared, own.sum_pi_squared)
-        return logprobs, sum_pi_squared
+        logprobs = self._rows(batch, part, [own.logprobs for own in said])
+        if not with_sum_pi_squared:
+            return logprobs, None
+        squares = [own.sum_pi_squared for own in said if own.sum_pi_squared is not None]
+        return logprobs, self._rows(batch, part, squares)
 
     def _reference(self, batch: TrainingBatch, part: MiniBatch) -> Tensor:
         assert self.roles.reference is not None
         said = self.roles.reference.score(part.packed, temperature=self.temperature)
-        return _rows(batch, part, [own.logprobs for own in said])
+        return self._rows(batch, part, [own.logprobs for own in said])
 
     def _values(self, batch: TrainingBatch, part: MiniBatch) -> Tensor:
         assert self.roles.critic is not None
-        return _rows(batch, part, self.roles.critic.values(part.packed))
+        return self._rows(batch, part, self.roles.critic.values(part.packed))
 
-
-def _rows(batch: TrainingBatch, part: MiniBatch, said: Sequence[Tensor]) -> Tensor:
-    """[N, T] of what a model said of each micro-batch, [M] each."""
-    rows = torch.zeros(batch.shape)
-    for m, values in zip(part.micro_batches, said, strict=True):
-        m.put(rows, values)
-    return rows
+    def _rows(self, batch: TrainingBatch, part: MiniBatch, said: Sequence[Tensor]) -> Tensor:
+        """[N, T] of what a model said of each of this rank's micro-batches, [M] each, and of the others'."""
+        rows = torch.zeros(batch.shape)
+        for m, values in zip(part.micro_batches, said, strict=True):
+            m.put(rows, values)
+        return self.mesh.merge(rows)

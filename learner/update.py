@@ -6,7 +6,9 @@
           ─► for each epoch, for each mini-batch: micro-batches ─► value loss ─► critic's step
                                                                 └► policy_loss ─► policy's step
 
-Owns this order, and that normalisers are of the whole mini-batch. Pure but for the models: no clock, no sockets.
+Owns this order, and that normalisers are of the whole mini-batch. All ranks of a learner go through it at once: passes
+and steps are of a rank's own sequences, and everything between is computed by each of them over the whole batch, so
+that no number depends on how many there are. Pure but for the models and the ranks' talk: no clock, no sockets.
 Where one step is all that a batch gets, π_prox is π: both come out of the step's own pass, and none goes before it.
 
 Legend: N trajectories, T response positions; S sequences of a micro-batch, T' positions of its longest response.
@@ -14,6 +16,7 @@ Legend: N trajectories, T response positions; S sequences of a micro-batch, T' p
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,13 +25,17 @@ from torch import Tensor
 from async_rl.config.objective import KLEstimator, KLPlacement
 from async_rl.config.schema import RunConfig
 from async_rl.protocol import Batch, TrajectoryGroup
+from async_rl.sizing.flops import ModelFlops
 from learner.advantages.inputs import AdvantageInputs
 from learner.advantages.table import ADVANTAGES
 from learner.arrivals import Arrivals
-from learner.batch import MiniBatch, TrainingBatch
+from learner.batch import TrainingBatch
 from learner.critic_step import CriticStep
 from learner.kl_controller import KL_CONTROLLERS
 from learner.losses.table import SURROGATES
+from learner.mesh import Mesh, SingleRank
+from learner.micro_batch_plan import MicroBatchPlan, MicroBatchPlanner
+from learner.mini_batch import MiniBatch
 from learner.mini_batch_totals import policy_scales, row_scales, select_tokens
 from learner.off_policy import OffPolicy
 from learner.outcome import BatchScores, UpdateOutcome
@@ -44,11 +51,20 @@ KL_FILE = "kl.json"
 class Updater:
     """Turns batches into versions."""
 
-    def __init__(self, roles: Roles, config: RunConfig) -> None:
+    def __init__(self, roles: Roles, config: RunConfig, *, flops: ModelFlops, mesh: Mesh | None = None) -> None:
+        """
+        Args:
+            roles: the models.
+            config: the run.
+            flops: what micro-batches are balanced by.
+            mesh: of the ranks; None: this is the only one.
+        """
         self._roles = roles
         self._config = config
+        self._mesh = mesh or SingleRank()
+        self._planner = MicroBatchPlanner.of(config.learner, flops)
         self._plan = ScoringPlan.of(config)
-        self._scorer = Scorer(roles=roles, temperature=config.generation.temperature)
+        self._scorer = Scorer(roles=roles, temperature=config.generation.temperature, mesh=self._mesh)
         self._off_policy = OffPolicy(config.correction)
         self._arrivals = Arrivals()
         self._kl = KL_CONTROLLERS[config.kl.controller](config.kl)
@@ -56,10 +72,14 @@ class Updater:
         assert (roles.critic is not None) == self._plan.values, config.advantage.estimator
 
     def score_arrival(self, group: TrajectoryGroup) -> None:
-        """Scores a group that came before its batch, while the policy is the one that sampled its newest tokens."""
+        """Scores a group that came before its batch, while the policy is the one that sampled its newest tokens.
+
+        Every shard scores all of it: they have nothing else to do, and need not tell each other.
+        """
         version = group.newest_version
-        batch = TrainingBatch.build(Batch(version=version, groups=[group]), mask_above=None)
-        self._arrivals.put(group.key, batch, self._scorer.logprobs(batch, self._whole(batch)))
+        batch = TrainingBatch.build(Batch.whole(version=version, groups=[group]), mask_above=None)
+        alone = replace(self._scorer, mesh=SingleRank())
+        self._arrivals.put(group.key, batch, alone.logprobs(batch, self._whole(batch)))
 
     def score(self, batch: TrainingBatch) -> BatchScores:
         """Everything that is fixed before the first step."""
@@ -91,21 +111,33 @@ class Updater:
         """All optimizer steps of the batch."""
         outcome = UpdateOutcome(logprobs=torch.zeros(batch.shape), kl_coef=self._kl.coef)
         parts = [self._pack(batch, indices) for indices in batch.mini_batches(self._config.learner.mini_batches)]
+        outcome.plans = [part.plan for part in parts]
         for epoch in range(self._config.learner.epochs):
             for part in parts:
                 self._step_critic(scores, part, outcome)
                 self._step_policy(batch, scores, part, outcome, is_first=epoch == 0)
+        outcome.gather(self._mesh, batch.own_rows)
         outcome.corrected = scores.corrected or self._off_policy.correct(batch, outcome.logprobs)
         if self._config.kl.coef > 0:
             self._kl = self._kl.after(_observed_kl(scores, outcome), len(batch.sequences))
         return outcome
+
+    def flops(self, plans: Sequence[MicroBatchPlan]) -> int:
+        """Operations that a batch takes of the models, by the plans of its mini-batches; a critic counts as a policy.
+
+        A backward pass takes twice as many as a forward pass. Recomputed activations and padding are no work.
+        """
+        forward, plan = sum(sum(p.loads) for p in plans), self._plan
+        trained = 1 + (self._roles.critic is not None)
+        return forward * (plan.policy + plan.reference + plan.values + 3 * self._config.learner.epochs * trained)
 
     def save(self, folder: Path) -> None:
         """Writes what training goes on from: `learner/`, `critic/` and the KL's coefficient."""
         self._roles.policy.save(folder / "learner")
         if self._roles.critic is not None:
             self._roles.critic.save(folder / "critic")
-        (folder / KL_FILE).write_text(json.dumps({"coef": self._kl.coef}), encoding="utf-8")
+        if self._mesh.is_speaker:
+            (folder / KL_FILE).write_text(json.dumps({"coef": self._kl.coef}), encoding="utf-8")
 
     def load(self, folder: Path) -> None:
         """Takes back what `save` wrote."""
@@ -177,7 +209,7 @@ class Updater:
         return self._pack(batch, range(len(batch.sequences)))
 
     def _pack(self, batch: TrainingBatch, indices: Sequence[int]) -> MiniBatch:
-        return MiniBatch.pack(batch, indices, self._config.learner.micro_batch_tokens)
+        return MiniBatch.pack(batch, indices, self._planner)
 
 
 def _credited(batch: TrainingBatch, mask: Tensor) -> Tensor:

@@ -5,8 +5,8 @@
                ──GroupFailed─────► coordinator.give_back: queued again, or failed
                ──Activated───────► roster: from now on its leases count from this version
     learner    ──Published───────► sent on to every generator, and to each that comes later
-               ──BatchRequest────► held until coordinator.select has a batch ──Batch──►
-               ──ArrivalRequest──► held until a group of its version lies in the buffer ──Arrival──►
+               ──BatchRequest────► held until coordinator.select has a batch ──Batch──► its shard of it
+                                   or, if it scores meanwhile, a group of its version lies in the buffer ──Arrival──►
                ──Commit──────────► coordinator.commit: version + 1 opens room for new leases
                ──CheckpointWritten► loop state beside it, rename, trim the journal ──CheckpointKept──►
     clock      ──────────────────► leases that are over, generators that fell silent
@@ -31,6 +31,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from async_rl.config.schema import RunConfig
+from async_rl.controller.dealer import Dealer
 from async_rl.controller.generator_desk import GeneratorDesk
 from async_rl.controller.learner_desk import LearnerDesk
 from async_rl.controller.ports import CheckpointStore, GroupJournal, Observer, Peers, PromptSource
@@ -38,7 +39,6 @@ from async_rl.coordinator import Coordinator
 from async_rl.errors import RunError
 from async_rl.evaluation import Evaluation
 from async_rl.protocol import (
-    ArrivalRequest,
     BatchRequest,
     CheckpointWritten,
     Commit,
@@ -71,6 +71,7 @@ class Controller:
         config: RunConfig,
         *,
         coordinator: Coordinator,
+        dealer: Dealer,
         peers: Peers,
         journal: GroupJournal,
         checkpoints: CheckpointStore,
@@ -98,6 +99,7 @@ class Controller:
         )
         self._learner = LearnerDesk(
             coordinator=coordinator,
+            dealer=dealer,
             peers=peers,
             journal=journal,
             checkpoints=checkpoints,
@@ -193,10 +195,8 @@ class Controller:
         match message:
             case Hello(role=Role.LEARNER):
                 pass
-            case BatchRequest(version=version):
-                self._learner.request(peer, version)
-            case ArrivalRequest():
-                self._learner.request_arrival(peer, message)
+            case BatchRequest():
+                self._learner.request(peer, message)
             case Commit():
                 self._commit(message)
             case Published(manifest=manifest):

@@ -1,24 +1,38 @@
 """The desk for the learner: batches, commits, checkpoints.
 
-    BatchRequest ► held until the coordinator has a batch; every rank that asks gets the same bytes
-    ArrivalRequest ► meanwhile a group that the learner's version sampled, one at a time
+    BatchRequest ► held until the coordinator has a batch; every rank that asks for a shard gets the same bytes,
+                   and a rank that can score meanwhile a group that the learner's version sampled, one at a time
     Commit ► coordinator.commit
     CheckpointWritten ► the loop's state beside it, rename, trim the journal; CheckpointKept
 
-Owns who waits for a batch, and which groups the journal may forget after the next checkpoint.
+Ranks compute together, so what one of them has been told all are told: a batch that is out goes to everybody who asks
+for its version, whatever has happened since, and the end comes to all ranks at the same version. A rank may be ahead of
+the commit, which one of them says for all; its question waits for that.
+
+Owns who waits for what, and which groups the journal may forget after the next checkpoint.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from async_rl.checkpoints import LoopState
 from async_rl.controller.arrivals import Arrivals
+from async_rl.controller.dealer import Dealer
 from async_rl.controller.ports import CheckpointStore, GroupJournal, Observer, Peers
 from async_rl.coordinator import Coordinator
-from async_rl.protocol import ArrivalRequest, Batch, CheckpointKept, CheckpointWritten, Commit, End
+from async_rl.protocol import (
+    Arrival,
+    Batch,
+    BatchRequest,
+    CheckpointKept,
+    CheckpointWritten,
+    Commit,
+    End,
+    TrajectoryGroup,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +46,7 @@ class LearnerDesk:
         self,
         *,
         coordinator: Coordinator,
+        dealer: Dealer,
         peers: Peers,
         journal: GroupJournal,
         checkpoints: CheckpointStore,
@@ -40,6 +55,7 @@ class LearnerDesk:
         trained_tokens: int,
     ) -> None:
         self._coordinator = coordinator
+        self._dealer = dealer
         self._peers = peers
         self._journal = journal
         self._checkpoints = checkpoints
@@ -47,34 +63,37 @@ class LearnerDesk:
         self._clock = clock
         self._trained_tokens = trained_tokens
         self._arrivals = Arrivals()
-        self._waiting: set[str] = set()
+        self._questions: dict[str, BatchRequest] = {}
+        """That have no answer yet, by peer; of the coordinator's version or the next."""
+        self._asked_version: int | None = None
         self._waiting_since_s = 0.0
         self._warned_s = 0.0
         self._filtered_before = 0
-        self._frame: bytes | None = None
-        """The batch of the coordinator's version, encoded once."""
+        self._shards: list[Batch] = []
+        """Of the coordinator's version, once its batch is formed."""
+        self._frames: dict[int, bytes] = {}
+        """Shards that were asked for, encoded once."""
         self._kept_version: int | None = None
         """Of the last checkpoint."""
         self._trained: list[int] = []
         """Trained since the last checkpoint."""
 
-    def request(self, peer: str, version: int) -> None:
+    def request(self, peer: str, request: BatchRequest) -> None:
         """A rank wants the batch of its version, or asks again since no answer came."""
-        if version != self._coordinator.version:
+        if request.version < self._coordinator.version:
             logger.warning(
-                "%s asked for the batch of version %d, the learner is %d", peer, version, self._coordinator.version
+                "%s asked for the batch of version %d, the learner is %d",
+                peer,
+                request.version,
+                self._coordinator.version,
             )
             return
-        if not self._waiting:
+        assert 0 <= request.shard < self._dealer.num_shards, (request.shard, self._dealer.num_shards)
+        if request.version != self._asked_version:
+            self._asked_version = request.version
             self._waiting_since_s = self._warned_s = self._clock()
             self._filtered_before = self._coordinator.counts.filtered
-        self._waiting.add(peer)
-
-    def request_arrival(self, peer: str, request: ArrivalRequest) -> None:
-        """A rank that waits for its batch can score a group meanwhile."""
-        # Else its batch has crossed the request.
-        if peer in self._waiting and request.version == self._coordinator.version:
-            self._arrivals.ask(peer, request)
+        self._questions[peer] = request
 
     def training_began(self) -> None:
         """From now on a batch could have been formed: who waited for engines to start waits from here."""
@@ -88,7 +107,7 @@ class LearnerDesk:
         self._observer.trained(self._coordinator.version, self._coordinator.batch)
         self._trained_tokens += int(commit.metrics.scalars["learner/tokens"])
         self._coordinator.commit(commit.version)
-        self._frame = None
+        self._forget_batch()
         self._observer.stepped(commit.version, commit.metrics, self._clock())
         return True
 
@@ -118,38 +137,67 @@ class LearnerDesk:
 
     async def serve(self) -> None:
         """Answers the waiting ranks, if a batch may start; else those that have time for a group."""
-        if not self._waiting:
-            return
-        frame = self._frame or self._form_batch()
-        if frame is not None:
-            await self._answer(frame)
-        elif self._arrivals.is_asked:
-            await self._offer_arrivals()
-
-    async def _offer_arrivals(self) -> None:
-        groups = self._coordinator.fresh_groups()
-        for peer in self._waiting:
-            arrival = self._arrivals.answer(peer, groups)
-            if arrival is not None:
-                await self._peers.send(peer, arrival)
+        waiting = self._waiting()
+        if waiting and not self._shards:
+            self._form_batch()
+        fresh = self._nothing if self._shards else self._coordinator.fresh_groups
+        for peer, question in waiting.items():
+            frame = self._arrival(question, fresh) or self._shard(question)
+            if frame is not None:
+                await self._answer(peer, frame)
 
     async def serve_end(self, reason: str) -> None:
-        """Tells the waiting ranks that there is no further batch."""
-        await self._answer(msgspec.msgpack.encode(End(reason=reason, checkpoint=True)))
+        """Tells the waiting ranks that there is no further batch; those that have not had all that others had, get it
+        first."""
+        end = msgspec.msgpack.encode(End(reason=reason, checkpoint=True))
+        for peer, question in self._waiting().items():
+            await self._answer(peer, self._arrival(question, self._nothing) or self._shard(question) or end)
 
-    async def _answer(self, frame: bytes) -> None:
-        for peer in self._waiting:
-            await self._peers.send_encoded(peer, frame)
-        self._waiting.clear()
-        self._arrivals.close()
+    def _waiting(self) -> dict[str, BatchRequest]:
+        """Questions of the coordinator's version."""
+        return {peer: q for peer, q in self._questions.items() if q.version == self._coordinator.version}
 
-    def _form_batch(self) -> bytes | None:
+    async def _answer(self, peer: str, frame: bytes) -> None:
+        del self._questions[peer]
+        await self._peers.send_encoded(peer, frame)
+
+    def _arrival(self, question: BatchRequest, fresh: Callable[[], Sequence[TrajectoryGroup]]) -> bytes | None:
+        """What the rank is to score before its batch."""
+        if question.num_arrivals is None:
+            return None
+        group = self._arrivals.get(question.num_arrivals, fresh)
+        if group is None:
+            return None
+        arrival = Arrival(version=question.version, number=question.num_arrivals, group=group)
+        return msgspec.msgpack.encode(arrival)
+
+    def _shard(self, question: BatchRequest) -> bytes | None:
+        if not self._shards:
+            return None
+        if question.shard not in self._frames:
+            self._frames[question.shard] = msgspec.msgpack.encode(self._shards[question.shard])
+        return self._frames[question.shard]
+
+    def _form_batch(self) -> None:
         decision = self._coordinator.select()
         if not decision.groups:
             self._warn_of_delay(decision.awaited)
-            return None
-        self._frame = msgspec.msgpack.encode(Batch(version=self._coordinator.version, groups=decision.groups))
-        return self._frame
+            return
+        self._shards = Batch.cut(
+            version=self._coordinator.version,
+            groups=decision.groups,
+            shards=self._dealer.deal(decision.groups),
+            count=self._dealer.num_shards,
+        )
+
+    def _forget_batch(self) -> None:
+        self._shards = []
+        self._frames = {}
+        self._arrivals = Arrivals()
+
+    @staticmethod
+    def _nothing() -> Sequence[TrajectoryGroup]:
+        return []
 
     def _warn_of_delay(self, awaited: list[int]) -> None:
         now_s = self._clock()

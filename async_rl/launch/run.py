@@ -21,6 +21,7 @@ from async_rl.checkpoints import Checkpoints
 from async_rl.config.option import plain_values
 from async_rl.config.schema import RunConfig
 from async_rl.controller.controller import Controller, Phase
+from async_rl.controller.dealer import Dealer
 from async_rl.controller.telemetry import Telemetry
 from async_rl.coordinator import Coordinator
 from async_rl.data.sampler import PromptSampler
@@ -34,6 +35,8 @@ from async_rl.launch.semaphores import remove_semaphores, remove_stale_semaphore
 from async_rl.launch.start import Resume, Start, begin, folder_of, say
 from async_rl.launch.supervision import Supervisor
 from async_rl.run_folder import RunFolder
+from async_rl.sizing.flops import ModelFlops
+from async_rl.sizing.model_json import read_sizes
 from async_rl.staleness import StalenessGate
 from async_rl.summary import Exit, Summary, SummaryBuilder
 from async_rl.terminal.summary_page import Places, summary_page
@@ -158,6 +161,7 @@ class Run:
         controller = Controller(
             config,
             coordinator=self._coordinator,
+            dealer=Dealer.of(config, ModelFlops.of(read_sizes(Path(config.model.path)))),
             peers=socket,
             journal=self._journal,
             checkpoints=Checkpoints(self._start.folder.checkpoints, config.checkpoint.keep),

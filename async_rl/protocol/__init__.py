@@ -4,6 +4,12 @@ Owns the words of the wire and their invariants; knows nothing of sockets, torch
 them from here.
 """
 
+from async_rl.protocol.batch import (
+    Batch,
+    GroupOutline,
+    GroupPart,
+    TrajectoryOutline,
+)
 from async_rl.protocol.lease import (
     Lease,
     Prompt,
@@ -15,8 +21,6 @@ from async_rl.protocol.messages import (
     Ack,
     Activated,
     Arrival,
-    ArrivalRequest,
-    Batch,
     BatchRequest,
     CheckpointKept,
     CheckpointWritten,
@@ -31,7 +35,6 @@ from async_rl.protocol.messages import (
     Heartbeat,
     Hello,
     LearnerMessage,
-    Message,
     PeerMessage,
     Published,
     Refused,
@@ -63,6 +66,7 @@ from async_rl.protocol.weights import (
     WeightManifest,
 )
 from async_rl.protocol.wire import (
+    Message,
     Scalar,
     Wire,
 )
@@ -74,7 +78,6 @@ __all__ = [
     "Activated",
     "Activation",
     "Arrival",
-    "ArrivalRequest",
     "Batch",
     "BatchRequest",
     "BoolArray",
@@ -92,6 +95,8 @@ __all__ = [
     "GeneratorStats",
     "Grant",
     "GroupFailed",
+    "GroupOutline",
+    "GroupPart",
     "Heartbeat",
     "Hello",
     "Histogram",
@@ -112,6 +117,7 @@ __all__ = [
     "TensorEntry",
     "Trajectory",
     "TrajectoryGroup",
+    "TrajectoryOutline",
     "VersionSpan",
     "WeightManifest",
     "Welcome",

@@ -5,18 +5,14 @@ Owns the conversation's words. `SCHEMA_VERSION` is compared at hello: raise it w
 
 from enum import StrEnum
 
-import msgspec
-
+from async_rl.protocol.batch import Batch
 from async_rl.protocol.lease import Lease, Purpose
 from async_rl.protocol.report import GeneratorStats, StepMetrics
 from async_rl.protocol.trajectory import TrajectoryGroup
 from async_rl.protocol.weights import Activation, WeightManifest
+from async_rl.protocol.wire import Message
 
-SCHEMA_VERSION = 2
-
-
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True, tag_field="kind"):
-    """Base of everything that is a frame of its own."""
+SCHEMA_VERSION = 3
 
 
 class Role(StrEnum):
@@ -133,35 +129,24 @@ class Activated(Message, frozen=True, kw_only=True):
 
 
 class BatchRequest(Message, frozen=True, kw_only=True):
-    """A learner rank wants the batch that takes the learner from `version` to `version + 1`."""
+    """A learner rank wants its shard of the batch that takes the learner from `version` to `version + 1`.
 
-    version: int
-
-
-class Batch(Message, frozen=True, kw_only=True):
-    """`groups_per_step` groups; every rank that asks for a version gets the same bytes."""
-
-    version: int
-    groups: list[TrajectoryGroup]
-
-
-class ArrivalRequest(Message, frozen=True, kw_only=True):
-    """A learner rank whose `BatchRequest` waits has time to score a group under its version.
-
-    Answered by at most one `Arrival`, with none once the batch has come. Said again with the same number, it asks for
-    the same one: its answer may have been lost.
+    Answered by that, by an `End`, or, for a rank that scores groups while it waits, by an `Arrival`: whichever it is,
+    all ranks that have taken as many arrivals at this version get the same. Ranks that compute together go in step so.
     """
 
     version: int
-    number: int
-    """Rises with each arrival that the rank has taken in its life."""
+    shard: int = 0
+    num_arrivals: int | None = None
+    """How many it has taken at this version; None: it takes none."""
 
 
 class Arrival(Message, frozen=True, kw_only=True):
     """A delivered group whose newest tokens the learner's version sampled; it stays where the ledger has it."""
 
+    version: int
     number: int
-    """That of the request."""
+    """How many came before it at this version."""
     group: TrajectoryGroup
 
 
@@ -193,7 +178,7 @@ class End(Message, frozen=True, kw_only=True):
 
 
 GeneratorMessage = Hello | Credit | Delivery | GroupFailed | RewardFailures | Heartbeat | Activated
-LearnerMessage = Hello | BatchRequest | ArrivalRequest | Commit | Published | CheckpointWritten
+LearnerMessage = Hello | BatchRequest | Commit | Published | CheckpointWritten
 PeerMessage = (
     Hello
     | Credit
@@ -203,7 +188,6 @@ PeerMessage = (
     | Heartbeat
     | Activated
     | BatchRequest
-    | ArrivalRequest
     | Commit
     | Published
     | CheckpointWritten

@@ -1,6 +1,6 @@
 """What every struct on the wire is made of.
 
-Owns the base of structs that travel inside a message, and the words that several of them share.
+Owns the bases of messages and of structs that travel inside one, and the words that several of them share.
 """
 
 import msgspec
@@ -11,3 +11,7 @@ Scalar = str | int | float | bool | None
 
 class Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Base of every struct that travels inside a message; what has its default's value is not written."""
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True, tag_field="kind"):
+    """Base of everything that is a frame of its own."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from async_rl.protocol import FinishReason, Histogram, Trajectory, TrajectoryGroup, VersionSpan, spans_cover
+from async_rl.protocol import Batch, FinishReason, Histogram, Trajectory, TrajectoryGroup, VersionSpan, spans_cover
 from tests.async_rl.groups import make_group
 
 
@@ -145,3 +145,28 @@ def test_trajectories_of_a_group_have_the_same_components() -> None:
 def test_a_histogram_has_one_edge_more_than_counts() -> None:
     with pytest.raises(ValueError, match="2 counts between 2 edges"):
         Histogram(edges=[0.0, 1.0], counts=[1, 2])
+
+
+def test_a_batch_is_cut_into_shards_that_each_know_of_all_trajectories() -> None:
+    groups = [make_group(4, (3,), rewards=(0.0, 1.0, 0.5)), make_group(9, (2, 3))]
+    first, second, third = Batch.cut(version=3, groups=groups, shards=[[1, 0, 1], [1, 1]], count=3)
+    assert first.outline == second.outline == third.outline
+    assert [[t.shard for t in g.trajectories] for g in first.outline] == [[1, 0, 1], [1, 1]]
+    assert [[t.reward for t in g.trajectories] for g in first.outline] == [[0.0, 1.0, 0.5], [0.0, 1.0]]
+    assert [g.key for g in first.outline] == [g.key for g in groups]
+    assert [(p.group, p.trajectories) for p in first.parts] == [(0, groups[0].trajectories[1:2])]
+    assert [(p.group, p.trajectories) for p in second.parts] == [
+        (0, groups[0].trajectories[::2]),
+        (1, groups[1].trajectories),
+    ]
+    assert third.parts == []
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(second), type=Batch) == second
+
+
+def test_a_shard_that_contradicts_its_outline_is_refused() -> None:
+    first, second = Batch.cut(version=3, groups=[make_group(4, (3,))], shards=[[0, 1]], count=2)
+    for damage in ({"parts": []}, {"shard": 2}, {"outline": []}):
+        content = msgspec.msgpack.decode(msgspec.msgpack.encode(first)) | damage
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.msgpack.decode(msgspec.msgpack.encode(content), type=Batch)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(second), type=Batch) == second

@@ -10,10 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from async_rl.sizing.flops import ModelFlops
 from learner.backend import LazyLogits, LossFunction, StepResult, TokenScores, TrainBackend, ValueLoss
 from learner.packing import PackedSequences
 
 VOCABULARY = 12
+FLOPS = ModelFlops(per_token=100, per_scored_token=10, per_pair=1)
 
 
 class Table:
@@ -86,7 +88,7 @@ class BigramBackend(Table):
         log_p = torch.log_softmax(self.table[before(sequences)] / temperature, dim=1)
         exact_kl = None
         if reference is not None:
-            log_q = torch.log_softmax(reference.chunk(slice(None)) / temperature, dim=1)
+            log_q = torch.log_softmax(reference.tile(slice(None), slice(None)) / temperature, dim=1)
             exact_kl = (log_p.exp() * (log_p - log_q)).sum(1)
         return TokenScores(
             logprobs=log_p.gather(1, sequences.labels[:, None])[:, 0],
@@ -128,8 +130,8 @@ class TableLogits:
     def __init__(self, logits: Tensor) -> None:
         self._logits = logits
 
-    def chunk(self, rows: slice) -> Tensor:
-        return self._logits[rows]
+    def tile(self, rows: slice, words: slice) -> Tensor:
+        return self._logits[rows, words].clone()
 
 
 class BigramCritic(Table):

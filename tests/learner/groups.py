@@ -1,6 +1,7 @@
 """Small trajectory groups with tokens that a `BigramBackend` can score."""
 
 from collections.abc import Sequence
+from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -50,7 +51,7 @@ def make_group(
     )
 
 
-def random_batch(
+def random_groups(
     *,
     num_groups: int,
     group_size: int,
@@ -60,7 +61,7 @@ def random_batch(
     max_length: int = 9,
     num_components: int = 0,
     with_baseline: bool = False,
-) -> Batch:
+) -> list[TrajectoryGroup]:
     """Prompts and responses of all lengths, rewards 0 or 1, log μ around −2, versions up to the batch's."""
     rng = np.random.default_rng(seed)
 
@@ -74,7 +75,7 @@ def random_batch(
             components=rng.random(num_components).tolist(),
         )
 
-    groups = [
+    return [
         make_group(
             n,
             rng.integers(0, vocabulary, int(rng.integers(1, 5))).tolist(),
@@ -84,4 +85,19 @@ def random_batch(
         )
         for n in range(num_groups)
     ]
-    return Batch(version=version, groups=groups)
+
+
+class GroupOptions(TypedDict, total=False):
+    """Of `random_groups`."""
+
+    seed: int
+    vocabulary: int
+    max_length: int
+    num_components: int
+    with_baseline: bool
+
+
+def random_batch(*, num_groups: int, group_size: int, version: int = 0, **options: Unpack[GroupOptions]) -> Batch:
+    """The same as a batch of one shard."""
+    groups = random_groups(num_groups=num_groups, group_size=group_size, version=version, **options)
+    return Batch.whole(version=version, groups=groups)

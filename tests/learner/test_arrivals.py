@@ -9,7 +9,7 @@ from tests.learner.groups import make_group, make_trajectory
 
 
 def laid_out(version: int, *groups: TrajectoryGroup) -> TrainingBatch:
-    return TrainingBatch.build(Batch(version=version, groups=list(groups)), mask_above=None)
+    return TrainingBatch.build(Batch.whole(version=version, groups=list(groups)), mask_above=None)
 
 
 CROSSED = make_group(0, [8], [make_trajectory([1, 2], versions=[3, 4]), make_trajectory([4], versions=[4])])

@@ -13,7 +13,6 @@ from async_rl.errors import ChannelError
 from async_rl.protocol import (
     SCHEMA_VERSION,
     Arrival,
-    ArrivalRequest,
     BatchRequest,
     CheckpointKept,
     CheckpointWritten,
@@ -40,7 +39,7 @@ async def controller() -> AsyncIterator[ControllerSocket]:
 
 
 @pytest.fixture
-async def source(controller: ControllerSocket) -> AsyncIterator[ControllerBatchSource]:
+async def peer(controller: ControllerSocket) -> AsyncIterator[BlockingPeerSocket]:
     hello = Hello(
         schema_version=SCHEMA_VERSION, role=Role.LEARNER, name="learner-0", incarnation=LEARNER, pid=1, host="here"
     )
@@ -48,8 +47,13 @@ async def source(controller: ControllerSocket) -> AsyncIterator[ControllerBatchS
     received = asyncio.create_task(controller.receive())
     await asyncio.to_thread(peer.connect, 5.0)
     await received
-    yield ControllerBatchSource(peer, ask_again_s=0.2)
+    yield peer
     peer.close()
+
+
+@pytest.fixture
+def source(peer: BlockingPeerSocket) -> ControllerBatchSource:
+    return ControllerBatchSource(peer, ask_again_s=0.2)
 
 
 async def test_a_batch_is_asked_for_and_comes_whole(
@@ -73,11 +77,10 @@ async def test_groups_are_scored_one_at_a_time_until_the_batch_is_there(
     scored: list[TrajectoryGroup] = []
     batch = random_batch(num_groups=1, group_size=2, version=4)
     asked = asyncio.create_task(asyncio.to_thread(source.next_batch, 4, scored.append))
-    assert await controller.receive() == (LEARNER, BatchRequest(version=4))
     for number in range(2):
-        assert await controller.receive() == (LEARNER, ArrivalRequest(version=4, number=number))
-        await controller.send(LEARNER, Arrival(number=number, group=fresh_group(number, 4)))
-    assert await controller.receive() == (LEARNER, ArrivalRequest(version=4, number=2))
+        assert await controller.receive() == (LEARNER, BatchRequest(version=4, num_arrivals=number))
+        await controller.send(LEARNER, Arrival(version=4, number=number, group=fresh_group(number, 4)))
+    assert await controller.receive() == (LEARNER, BatchRequest(version=4, num_arrivals=2))
     await controller.send(LEARNER, batch)
     assert await asked == batch
     assert scored == [fresh_group(0, 4), fresh_group(1, 4)]
@@ -96,8 +99,8 @@ async def test_a_batch_that_comes_during_a_scoring_is_taken_right_after_it(
         scored.append(group.group_id)
 
     asked = asyncio.create_task(asyncio.to_thread(source.next_batch, 4, score))
-    assert [await controller.receive() for _ in range(2)]
-    await controller.send(LEARNER, Arrival(number=0, group=fresh_group(7, 4)))
+    await controller.receive()
+    await controller.send(LEARNER, Arrival(version=4, number=0, group=fresh_group(7, 4)))
     assert await asyncio.to_thread(scoring.wait, 5)
     await controller.send(LEARNER, batch)
     batch_is_sent.set()
@@ -110,21 +113,27 @@ async def test_an_arrival_that_comes_twice_is_scored_once_and_a_lost_one_is_aske
 ) -> None:
     scored: list[TrajectoryGroup] = []
     asked = asyncio.create_task(asyncio.to_thread(source.next_batch, 4, scored.append))
-    first = [BatchRequest(version=4), ArrivalRequest(version=4, number=0)]
-    assert [(await controller.receive())[1] for _ in range(4)] == first * 2
+    assert [(await controller.receive())[1] for _ in range(2)] == [BatchRequest(version=4, num_arrivals=0)] * 2
     for _ in range(2):
-        await controller.send(LEARNER, Arrival(number=0, group=fresh_group(7, 4)))
-    assert await controller.receive() == (LEARNER, ArrivalRequest(version=4, number=1))
+        await controller.send(LEARNER, Arrival(version=4, number=0, group=fresh_group(7, 4)))
+    assert await controller.receive() == (LEARNER, BatchRequest(version=4, num_arrivals=1))
     await controller.send(LEARNER, random_batch(num_groups=1, group_size=2, version=4))
     await asked
     assert scored == [fresh_group(7, 4)]
     asked = asyncio.create_task(asyncio.to_thread(source.next_batch, 5, scored.append))
-    assert [(await controller.receive())[1] for _ in range(2)] == [
-        BatchRequest(version=5),
-        ArrivalRequest(version=5, number=1),
-    ]
+    assert await controller.receive() == (LEARNER, BatchRequest(version=5, num_arrivals=0))
+    await controller.send(LEARNER, Arrival(version=4, number=0, group=fresh_group(7, 4)))
     await controller.send(LEARNER, End(reason="enough", checkpoint=True))
     assert await asked == End(reason="enough", checkpoint=True)
+    assert scored == [fresh_group(7, 4)]
+
+
+async def test_a_rank_asks_for_its_own_shard(controller: ControllerSocket, peer: BlockingPeerSocket) -> None:
+    source = ControllerBatchSource(peer, shard=3)
+    asked = asyncio.create_task(asyncio.to_thread(source.next_batch, 4))
+    assert await controller.receive() == (LEARNER, BatchRequest(version=4, shard=3))
+    await controller.send(LEARNER, random_batch(num_groups=1, group_size=2, version=4))
+    await asked
 
 
 async def test_what_gets_no_answer_is_asked_again_after_the_last_commit(

@@ -21,7 +21,7 @@ from async_rl.protocol import Batch, End, StepMetrics, WeightManifest
 from learner.batch_source import OnArrival
 from learner.learner import Learner
 from learner.roles import Roles
-from tests.learner.bigram_backend import BigramBackend, BigramCritic
+from tests.learner.bigram_backend import FLOPS, BigramBackend, BigramCritic
 from tests.learner.groups import make_group, make_trajectory, random_batch
 
 
@@ -101,6 +101,7 @@ def run(
     Learner(
         config,
         roles=Roles(policy=backend),
+        flops=FLOPS,
         publisher=publisher,
         source=source,
         run_folder=folder,
@@ -192,7 +193,7 @@ class EnormousRewards(ListedBatches):
     def next_batch(self, version: int, on_arrival: OnArrival | None = None) -> Batch | End:
         del on_arrival
         trajectories = [make_trajectory([1, 2], reward=r) for r in (0.0, 1e30)]
-        return Batch(version=version, groups=[make_group(g, [3], trajectories) for g in range(2)])
+        return Batch.whole(version=version, groups=[make_group(g, [3], trajectories) for g in range(2)])
 
 
 def test_a_critic_whose_steps_are_not_finite_ends_the_run_though_the_policy_trains(tmp_path: Path) -> None:
@@ -204,6 +205,7 @@ def test_a_critic_whose_steps_are_not_finite_ends_the_run_though_the_policy_trai
     learner = Learner(
         options,
         roles=Roles(policy=policy, critic=BigramCritic()),
+        flops=FLOPS,
         publisher=Publisher(),
         source=source,
         run_folder=tmp_path,
@@ -223,7 +225,7 @@ class OneOldBatch(ListedBatches):
         if isinstance(answer, End):
             return answer
         old = [make_trajectory([1, 2], reward=r, versions=[0, 2]) for r in (0.0, 1.0)]
-        return Batch(version=version, groups=[make_group(0, [3], old)])
+        return Batch.whole(version=version, groups=[make_group(0, [3], old)])
 
 
 def test_a_batch_over_the_bound_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from learner.histograms import count_bins, count_integers
 from learner.metrics import step_metrics
 from learner.roles import Roles
 from learner.update import Updater
-from tests.learner.bigram_backend import BigramBackend, BigramCritic
+from tests.learner.bigram_backend import FLOPS, BigramBackend, BigramCritic
 from tests.learner.groups import make_group, make_trajectory
 
 NUMBERED = re.compile(r"^(reward/task|reward/component|rejected/by|staleness/bucket|position/bucket)/[^/]*")
@@ -31,7 +31,7 @@ def metrics_of(
 ) -> StepMetrics:
     config = config or RunConfig()
     critic = BigramCritic() if config.advantage.estimator is Estimator.gae else None
-    updater = Updater(Roles(policy=backend or BigramBackend(), critic=critic), config)
+    updater = Updater(Roles(policy=backend or BigramBackend(), critic=critic), config, flops=FLOPS)
     built = TrainingBatch.build(batch, mask_above=mask_above)
     scores = updater.score(built)
     return step_metrics(built, scores, updater.update(built, scores), components=config.advantage.reward_components)
@@ -41,7 +41,7 @@ def batch_of_four() -> Batch:
     cut = FinishReason.LENGTH
     a = [make_trajectory([1, 2], reward=1.0, versions=[2, 3]), make_trajectory([3], reward=0.0, versions=[3])]
     b = [make_trajectory([4] * 4, reward=0.5, versions=[1] * 4, finish_reason=cut), make_trajectory([5], versions=[3])]
-    return Batch(version=3, groups=[make_group(0, [6], a, "sums"), make_group(1, [7], b, "words")])
+    return Batch.whole(version=3, groups=[make_group(0, [6], a, "sums"), make_group(1, [7], b, "words")])
 
 
 def test_rewards_lengths_and_finish_reasons() -> None:
@@ -149,7 +149,7 @@ def test_every_metric_is_documented(repository: Path) -> None:
 
 def test_component_rewards_and_the_greedy_answers_are_told_by_name() -> None:
     trajectories = [make_trajectory([1], components=[1.0, 0.5]), make_trajectory([2], components=[0.0, 0.25])]
-    batch = Batch(version=0, groups=[make_group(0, [6], trajectories, baseline_reward=0.75)])
+    batch = Batch.whole(version=0, groups=[make_group(0, [6], trajectories, baseline_reward=0.75)])
     config = RunConfig(advantage=AdvantageConfig(reward_components=["correct", "short"]))
     scalars = metrics_of(batch, config=config).scalars
     assert scalars["reward/component/correct"] == 0.5

@@ -101,6 +101,9 @@ async def learn(
         asyncio.to_thread(
             run_learner,
             config,
+            rank=0,
+            world_size=1,
+            rendezvous="",
             address=socket.address,
             incarnation=LEARNER,
             run_folder=folder,

@@ -41,7 +41,7 @@ from learner.packing import PackedSequences
 from learner.roles import Roles
 from learner.scoring import ScoringPlan
 from learner.update import Updater
-from tests.learner.bigram_backend import BigramBackend, BigramCritic
+from tests.learner.bigram_backend import FLOPS, BigramBackend, BigramCritic
 from tests.learner.groups import make_group, make_trajectory, random_batch
 
 TEMPERATURE = 0.8
@@ -58,7 +58,7 @@ def updater_of(backend: BigramBackend, config: RunConfig, reference: BigramBacke
     if config.kl.coef > 0 and reference is None:
         reference = BigramBackend(seed=1)
     critic = BigramCritic() if ScoringPlan.of(config).values else None
-    return Updater(Roles(policy=backend, reference=reference, critic=critic), config)
+    return Updater(Roles(policy=backend, reference=reference, critic=critic), config, flops=FLOPS)
 
 
 def update(
@@ -92,8 +92,9 @@ def by_hand(backend: BigramBackend, batch: TrainingBatch, reference: BigramBacke
     table = backend.table.detach().clone().requires_grad_()
     total = torch.zeros(())
     for row, (sequence, advantage) in enumerate(zip(batch.sequences, grpo_by_hand(batch), strict=True)):
-        start = len(sequence.token_ids) - sequence.response_length
+        start = sequence.prompt_length
         for t in range(sequence.response_length):
+            assert sequence.token_ids is not None
             last, token = int(sequence.token_ids[start + t - 1]), int(sequence.token_ids[start + t])
             log_p = torch.log_softmax(table[last] / TEMPERATURE, 0)
             log_q = torch.log_softmax(reference.table.detach()[last] / TEMPERATURE, 0)
@@ -246,7 +247,7 @@ def test_bypass_takes_the_engine_for_the_proximal_policy_and_scores_nothing() ->
 
 def test_log_linear_holds_fresh_tokens_to_the_engine_and_stale_ones_to_what_lies_between() -> None:
     tokens = [make_trajectory([1, 2], versions=[4, 4], reward=1.0), make_trajectory([3, 4], versions=[3, 3])]
-    batch = built(Batch(version=4, groups=[make_group(0, [5], tokens)]))
+    batch = built(Batch.whole(version=4, groups=[make_group(0, [5], tokens)]))
     _, outcome = update(BigramBackend(), batch, config(correction=CorrectionConfig(proximal=Proximal.log_linear)))
     log_ratios = outcome.logprobs[:, :2] - batch.rollout_logprobs[:, :2]
     expected = torch.cat([log_ratios[0], log_ratios[1] / 2]).exp()
@@ -256,7 +257,7 @@ def test_log_linear_holds_fresh_tokens_to_the_engine_and_stale_ones_to_what_lies
 def test_each_mini_batch_has_a_normaliser_of_its_own() -> None:
     short, long = make_trajectory([1], reward=1.0), make_trajectory([2], reward=0.0)
     wide = [make_trajectory([3] * 8, reward=1.0), make_trajectory([4] * 8, reward=0.0)]
-    batch = built(Batch(version=0, groups=[make_group(0, [5], [short, long]), make_group(1, [5], wide)]))
+    batch = built(Batch.whole(version=0, groups=[make_group(0, [5], [short, long]), make_group(1, [5], wide)]))
     off = CorrectionConfig(weighting=Weighting.off)
     _, outcome = update(
         BigramBackend(lr=0.0), batch, config(learner=LearnerConfig(mini_batches=2), advantage=NO_STD, correction=off)
@@ -270,7 +271,9 @@ def test_weights_are_of_the_proximal_policy_over_the_one_that_sampled() -> None:
     log_p = backend.forward(PackedSequences.pack([[1, 2, 3]]), TEMPERATURE).logprobs.detach()
     mu = [float(log_p[0]) - 0.1, float(log_p[1]) - 5.0]
     group = make_group(0, [1], [make_trajectory([2, 3], rollout_logprobs=mu), make_trajectory([2, 3])])
-    _, outcome = update(backend, built(Batch(version=0, groups=[group])), config(correction=CorrectionConfig(cap=2.0)))
+    _, outcome = update(
+        backend, built(Batch.whole(version=0, groups=[group])), config(correction=CorrectionConfig(cap=2.0))
+    )
     assert outcome.corrected is not None
     assert outcome.corrected.weights[0].tolist() == pytest.approx([1.10517, 2.0], abs=1e-5)
     assert outcome.corrected.bounded[0].tolist() == [False, True]
@@ -279,7 +282,7 @@ def test_weights_are_of_the_proximal_policy_over_the_one_that_sampled() -> None:
 def test_a_trajectory_masked_for_its_age_still_sets_the_baseline() -> None:
     old = make_trajectory([1, 2], reward=1.0, versions=[0, 0])
     new = make_trajectory([3, 4], reward=0.0, versions=[5, 5])
-    batch = built(Batch(version=5, groups=[make_group(0, [6], [old, new])]), mask_above=4)
+    batch = built(Batch.whole(version=5, groups=[make_group(0, [6], [old, new])]), mask_above=4)
     scores, outcome = update(BigramBackend(), batch, config(advantage=NO_STD))
     assert scores.advantages.advantages.tolist() == [[0.5, 0.5], [-0.5, -0.5]]
     assert len(outcome.trained_tokens.ratios) == 2
@@ -288,7 +291,7 @@ def test_a_trajectory_masked_for_its_age_still_sets_the_baseline() -> None:
 def test_a_rejected_trajectory_sets_no_baseline() -> None:
     far = make_trajectory([1, 2], reward=1.0, rollout_logprobs=[-30.0, -30.0])
     near = [make_trajectory([3, 4], reward=r) for r in (0.0, 0.5)]
-    batch = built(Batch(version=0, groups=[make_group(0, [6], [far, *near])]))
+    batch = built(Batch.whole(version=0, groups=[make_group(0, [6], [far, *near])]))
     correction = CorrectionConfig(reject=["seq_max_k2:20"])
     scores, outcome = update(BigramBackend(), batch, config(advantage=NO_STD, correction=correction))
     assert scores.advantages.advantages.tolist() == [[0.0, 0.0], [-0.25, -0.25], [0.25, 0.25]]
@@ -325,7 +328,7 @@ def test_a_policy_that_is_not_finite_is_a_skipped_step() -> None:
 
 def test_a_better_policy_comes_out_of_it() -> None:
     good, bad = make_trajectory([1, 2], reward=1.0), make_trajectory([3, 4], reward=0.0)
-    batch = built(Batch(version=0, groups=[make_group(0, [5], [good, bad])]))
+    batch = built(Batch.whole(version=0, groups=[make_group(0, [5], [good, bad])]))
     backend = BigramBackend()
     packed = PackedSequences.pack([[5, 1, 2]])
     before = float(backend.forward(packed, TEMPERATURE).logprobs.detach().sum())
@@ -382,7 +385,7 @@ def test_what_was_scored_on_arrival_tells_mismatch_from_staleness() -> None:
     behaviour = backend.forward(PackedSequences.pack([[8, 1, 2, 3], [8, 4]]), TEMPERATURE).logprobs.detach()
     with torch.no_grad():
         backend.table += 0.2 * torch.randn(backend.table.shape, generator=torch.Generator().manual_seed(1))
-    batch = built(Batch(version=5, groups=[first, second]))
+    batch = built(Batch.whole(version=5, groups=[first, second]))
     scores = updater.score(batch)
     assert scores.corrected is not None
     report = scores.corrected.diagnostics.decomposition

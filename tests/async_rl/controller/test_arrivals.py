@@ -1,95 +1,40 @@
-"""A rank has each group once, one at a time, whatever is lost or said twice on the way."""
+"""Arrivals: all ranks score the same groups in the same order, each of them once."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from collections.abc import Sequence
 
 from async_rl.controller.arrivals import Arrivals
-from async_rl.protocol import ArrivalRequest, DeliveryKey, TrajectoryGroup
+from async_rl.protocol import TrajectoryGroup
 from tests.async_rl.groups import make_group
 
-
-def ask(arrivals: Arrivals, number: int, peer: str = "rank-0") -> None:
-    arrivals.ask(peer, ArrivalRequest(version=3, number=number))
+GROUPS = [make_group(group_id, (3,)) for group_id in range(3)]
 
 
-def answer(arrivals: Arrivals, groups: list[TrajectoryGroup], peer: str = "rank-0") -> tuple[int, int] | None:
-    """(number, group id)"""
-    arrival = arrivals.answer(peer, groups)
-    return None if arrival is None else (arrival.number, arrival.group.group_id)
+def get(arrivals: Arrivals, number: int, fresh: Sequence[TrajectoryGroup] = ()) -> int | None:
+    """The group's id."""
+    group = arrivals.get(number, lambda: fresh)
+    return None if group is None else group.group_id
 
 
-GROUPS = [make_group(i, (3,)) for i in range(3)]
-
-
-def test_one_group_a_request_in_the_given_order_and_none_unasked() -> None:
+def test_a_rank_gets_what_lies_there_one_after_the_other_and_each_once() -> None:
     arrivals = Arrivals()
-    assert answer(arrivals, GROUPS) is None
-    for number in range(3):
-        ask(arrivals, number)
-        assert answer(arrivals, GROUPS) == (number, number)
-        assert not arrivals.is_asked and answer(arrivals, GROUPS) is None
-    ask(arrivals, 3)
-    assert answer(arrivals, GROUPS) is None, "it has had them all"
-    assert answer(arrivals, [*GROUPS, make_group(7, (3,))]) == (3, 7), "the request waits for what comes"
+    assert get(arrivals, 0) is None
+    assert [get(arrivals, number, GROUPS) for number in range(3)] == [0, 1, 2]
+    assert get(arrivals, 3, GROUPS) is None, "it has had them all"
+    assert get(arrivals, 3, [*GROUPS, make_group(7, (3,))]) == 7
 
 
-def test_a_request_said_again_gets_the_same_group_or_another_where_that_has_left() -> None:
+def test_what_one_rank_got_all_others_get_though_something_else_lies_there_by_then() -> None:
     arrivals = Arrivals()
-    ask(arrivals, 0)
-    assert answer(arrivals, GROUPS[1:]) == (0, 1)
-    ask(arrivals, 0)
-    assert answer(arrivals, GROUPS) == (0, 1)
-    ask(arrivals, 0)
-    assert answer(arrivals, [GROUPS[0], GROUPS[2]]) == (0, 0)
-    ask(arrivals, 1)
-    assert answer(arrivals, [GROUPS[0], GROUPS[2]]) == (1, 2)
+    assert [get(arrivals, number, GROUPS[1:]) for number in range(2)] == [1, 2]
+    assert [get(arrivals, number, GROUPS) for number in range(3)] == [1, 2, 0]
+    assert get(arrivals, 1) == 2, "asked for again, since the answer was lost"
 
 
-def test_once_the_batch_is_on_its_way_nobody_is_answered() -> None:
-    arrivals = Arrivals()
-    ask(arrivals, 0)
-    arrivals.close()
-    assert answer(arrivals, GROUPS) is None
-    ask(arrivals, 0)
-    assert answer(arrivals, GROUPS) == (0, 0)
+def test_another_delivery_of_the_same_group_is_another_arrival() -> None:
+    arrivals, again = Arrivals(), make_group(0, (3,), attempt=1)
+    assert arrivals.get(0, lambda: GROUPS[:1]) == GROUPS[0]
+    assert arrivals.get(1, lambda: [GROUPS[0], again]) == again
 
 
-def test_each_rank_has_its_own_and_a_new_life_has_had_none() -> None:
-    arrivals = Arrivals()
-    for peer in ("rank-0", "rank-1", "rank-0 again"):
-        ask(arrivals, 0, peer)
-        assert answer(arrivals, GROUPS, peer) == (0, 0)
-
-
-def test_another_attempt_of_a_group_is_another_group() -> None:
-    arrivals = Arrivals()
-    ask(arrivals, 0)
-    assert answer(arrivals, [make_group(4, (3,))]) == (0, 4)
-    ask(arrivals, 1)
-    assert answer(arrivals, [make_group(4, (3,), attempt=1)]) == (1, 4)
-
-
-@given(st.data())
-def test_no_group_is_scored_twice_by_a_rank_whose_messages_are_lost_and_repeated(data: st.DataObject) -> None:
-    arrivals, buffer = Arrivals(), list(GROUPS)
-    number, on_the_way = 0, list[tuple[int, DeliveryKey]]()
-    scored: list[DeliveryKey] = []
-    for issued in range(data.draw(st.integers(1, 30))):
-        event = data.draw(st.sampled_from(["ask", "arrive", "lose", "deliver", "train"]))
-        if event == "ask":
-            ask(arrivals, number)
-        elif event == "arrive" and on_the_way:
-            answered, key = on_the_way.pop(0)
-            if answered == number:
-                scored.append(key)
-                number += 1
-        elif event == "lose" and on_the_way:
-            on_the_way.pop(0)
-        elif event == "deliver":
-            buffer.append(make_group(10 + issued, (3,)))
-        elif event == "train" and buffer:
-            buffer.pop(data.draw(st.integers(0, len(buffer) - 1)))
-        arrival = arrivals.answer("rank-0", buffer)
-        if arrival is not None:
-            on_the_way.append((arrival.number, arrival.group.key))
-    assert len(set(scored)) == len(scored)
+def test_whoever_has_had_more_than_anybody_was_given_gets_nothing() -> None:
+    assert get(Arrivals(), 2, GROUPS) is None
