@@ -7,7 +7,7 @@ loss.
 
 Every method is called by all ranks of a learner at once, with the micro-batches of their shard: as many on every rank.
 
-Legend: M scored tokens of a micro-batch, C of them in a chunk, V vocabulary.
+Legend: M scored tokens of a micro-batch, R of them in a tile; V vocabulary, K words of it in a tile.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -73,11 +73,11 @@ class StepResult:
 
 
 class LazyLogits(Protocol):
-    """Logits of a frozen model for a micro-batch, made chunk by chunk: [M, V] never stands in memory."""
+    """Logits of a frozen model for a micro-batch, made tile by tile: [M, V] never stands in memory."""
 
-    def chunk(self, rows: slice) -> torch.Tensor:
-        """Logits [C, V] float32 on the model's device, of some scored tokens, undivided by any temperature; where the
-        vocabulary is spread over ranks, this rank's part of it."""
+    def tile(self, rows: slice, words: slice) -> torch.Tensor:
+        """Logits [R, K] float32 on the model's device, undivided by any temperature, in memory of the caller's: of some
+        scored tokens and some words of the vocabulary, or where ranks share it, of this rank's part."""
 
 
 class Trainable(Protocol):

@@ -1,6 +1,6 @@
 """`TrainBackend` on Megatron-core: a network with a vocabulary above it.
 
-Owns what is made of logits, and the weights' way to generators and files. Knows nothing of trajectories,
+Owns what is made of hidden states, and the weights' way to generators and files. Knows nothing of trajectories,
 advantages or where weights go.
 """
 
@@ -8,17 +8,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from async_rl.config.parallel import Recompute
 from async_rl.config.schema import ModelConfig, OptimizerConfig
 from learner import model_folder
-from learner.backend import LossFunction, StepResult, TokenScores, TrainBackend
-from learner.megatron.head import Head, HiddenLogits
+from learner.backend import LazyLogits, LossFunction, StepResult, TokenScores, TrainBackend
+from learner.megatron.head import Head, output_layer, scored_rows
 from learner.megatron.network import Network
 from learner.megatron.runtime import Ground
 from learner.megatron.weights import named_weights
 from learner.packing import PackedSequences
-from learner.token_scores import token_scores
+from learner.token_scores import HiddenLogits, OutputLayer, score_tokens
 
 
 class MegatronBackend:
@@ -49,25 +51,26 @@ class MegatronBackend:
 
     def score(
         self,
-        sequences: PackedSequences,
+        micro_batches: Sequence[PackedSequences],
         *,
         temperature: float,
         with_sum_pi_squared: bool = False,
         reference: TrainBackend | None = None,
-    ) -> TokenScores:
-        """What the model says of each token [T], on the CPU, without gradient."""
-        theirs = None if reference is None else reference.lazy_logits(sequences)
+    ) -> list[TokenScores]:
+        """See `TrainBackend`."""
+        theirs = None if reference is None else reference.lazy_logits(micro_batches)
 
-        def read(logits: torch.Tensor) -> TokenScores:
-            return token_scores(
-                logits[0],
-                sequences,
+        def read(hidden: Tensor, index: int) -> TokenScores:
+            return score_tokens(
+                self._rows(hidden, micro_batches[index]),
+                self._output_layer(),
+                micro_batches[index].labels.to(hidden.device),
                 temperature=temperature,
                 with_sum_pi_squared=with_sum_pi_squared,
-                reference=theirs,
-            )
+                reference=None if theirs is None else theirs[index],
+            ).cpu()
 
-        return self._network.evaluate(sequences, read).cpu()
+        return self._network.evaluate(micro_batches, read)
 
     def step(
         self,
@@ -77,17 +80,18 @@ class MegatronBackend:
         temperature: float,
         reference: TrainBackend | None = None,
     ) -> StepResult:
-        """One optimizer step on the gradient of the sum of the micro-batch losses.
+        """See `TrainBackend`.
 
-        The scores that `loss` sees lie on the model's device. With a reference its hidden states [T, H] of all
+        The scores that `loss` sees lie on the model's device. With a reference its hidden states [M, H] of all
         micro-batches are kept for the step: both models' pipelines would wait for each other if they ran at once.
         """
-        theirs = None if reference is None else [reference.lazy_logits(batch) for batch in micro_batches]
+        theirs = None if reference is None else reference.lazy_logits(micro_batches)
 
-        def loss_of(logits: torch.Tensor, index: int) -> torch.Tensor:
-            scores = token_scores(
-                logits[0],
-                micro_batches[index],
+        def loss_of(hidden: Tensor, index: int) -> Tensor:
+            scores = score_tokens(
+                self._rows(hidden, micro_batches[index]),
+                self._output_layer(trains=True),
+                micro_batches[index].labels.to(hidden.device),
                 temperature=temperature,
                 reference=None if theirs is None else theirs[index],
             )
@@ -95,17 +99,21 @@ class MegatronBackend:
 
         return self._network.step(micro_batches, loss_of)
 
-    def lazy_logits(self, sequences: PackedSequences) -> HiddenLogits:
-        """A forward pass without gradient that stops before the output layer; valid until the next `step` or `load`."""
-        return self._network.lazy_logits(sequences)
+    def lazy_logits(self, micro_batches: Sequence[PackedSequences]) -> Sequence[LazyLogits]:
+        """See `TrainBackend`; empty on all but the last pipeline stage, which alone reads them."""
 
-    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Weights in Hugging Face names and layout, on the model's device; valid until the next `step` or `load`."""
-        return named_weights([self._network.model], self._network.shape, lambda parameter: parameter)
+        def read(hidden: Tensor, index: int) -> LazyLogits:
+            return HiddenLogits(hidden=self._rows(hidden, micro_batches[index]), layer=self._output_layer())
 
-    def named_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return self._network.visit(micro_batches, read)
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """See `TrainBackend`; on the model's device, to the speaker, and nothing to other ranks."""
+        return named_weights(self._network.chunks, self._network.shape, lambda parameter: parameter)
+
+    def named_gradients(self) -> Iterator[tuple[str, Tensor]]:
         """Gradients that the last `step` used, clipped, in Hugging Face names; valid until the next."""
-        return named_weights([self._network.model], self._network.shape, lambda parameter: parameter.main_grad)
+        return named_weights(self._network.chunks, self._network.shape, _gradient_of)
 
     def save(self, folder: Path) -> None:
         """Writes a Megatron distributed checkpoint: weights, optimizer, schedule, random states."""
@@ -117,9 +125,25 @@ class MegatronBackend:
 
     def export(self, folder: Path) -> None:
         """Writes a Hugging Face folder; config and tokenizer are those of the folder that was loaded."""
-        network = self._network
-        model_folder.write_model(folder, source=network.folder, tensors=self.named_weights(), dtype=network.dtype)
+        network, tensors = self._network, self.named_weights()
+        if dist.get_rank() == 0:
+            model_folder.write_model(folder, source=network.folder, tensors=tensors, dtype=network.dtype)
+        else:
+            # They hand over what is theirs.
+            list(tensors)
 
     def close(self) -> None:
         """Gives up the model; the ground stays."""
         self._network.close()
+
+    def _rows(self, hidden: Tensor, sequences: PackedSequences) -> Tensor:
+        is_split = self._network.top.config.sequence_parallel
+        return scored_rows(hidden, sequences, Head.VOCABULARY, is_split=is_split)
+
+    def _output_layer(self, *, trains: bool = False) -> OutputLayer:
+        return output_layer(self._network.top, vocab_size=self._network.shape.vocab_size, trains=trains)
+
+
+def _gradient_of(parameter: torch.nn.Parameter) -> Tensor:
+    gradient: Tensor = parameter.main_grad  # type: ignore[attr-defined]
+    return gradient

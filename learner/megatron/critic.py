@@ -6,16 +6,15 @@ Owns what is made of that number. Knows nothing of rewards, returns or losses.
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
+from torch import Tensor
 
 from async_rl.config.parallel import Recompute
 from async_rl.config.schema import ModelConfig, OptimizerConfig
 from learner.backend import StepResult, ValueLoss
-from learner.megatron.head import Head
+from learner.megatron.head import Head, scored_rows, value_head
 from learner.megatron.network import Network
 from learner.megatron.runtime import Ground
 from learner.packing import PackedSequences
-from learner.token_scores import to_next_tokens
 
 
 class MegatronCritic:
@@ -33,15 +32,17 @@ class MegatronCritic:
         """Loads the body from a Hugging Face folder of a language model; see `MegatronBackend`."""
         self._network = Network(ground, model, Head.VALUE, optimizer, num_steps=num_steps, recompute=recompute)
 
-    def values(self, sequences: PackedSequences) -> torch.Tensor:
-        """V of the state that each token was sampled in, [T] float32 on the CPU, without gradient."""
-        return self._network.evaluate(sequences, lambda output: to_next_tokens(output[0, :, 0], sequences)).cpu()
+    def values(self, micro_batches: Sequence[PackedSequences]) -> list[Tensor]:
+        """See `ValueBackend`."""
+        return self._network.evaluate(
+            micro_batches, lambda hidden, index: self._values(hidden, micro_batches[index]).cpu()
+        )
 
     def step(self, micro_batches: Sequence[PackedSequences], loss: ValueLoss) -> StepResult:
-        """One optimizer step on the sum of the micro-batch losses; the values that `loss` sees lie on the device."""
+        """See `ValueBackend`; the values that `loss` sees lie on the model's device."""
 
-        def loss_of(output: torch.Tensor, index: int) -> torch.Tensor:
-            return loss(to_next_tokens(output[0, :, 0], micro_batches[index]), index)
+        def loss_of(hidden: Tensor, index: int) -> Tensor:
+            return loss(self._values(hidden, micro_batches[index]), index)
 
         return self._network.step(micro_batches, loss_of)
 
@@ -56,3 +57,9 @@ class MegatronCritic:
     def close(self) -> None:
         """Gives up the model; the ground stays."""
         self._network.close()
+
+    def _values(self, hidden: Tensor, sequences: PackedSequences) -> Tensor:
+        top = self._network.top
+        rows = scored_rows(hidden, sequences, Head.VALUE, is_split=top.config.sequence_parallel)
+        values: Tensor = value_head(top)(rows)
+        return values

@@ -16,7 +16,8 @@ from learner.losses.aggregation import AGGREGATIONS, BatchTotals
 from learner.losses.policy_loss import PolicyLoss, PolicyTokens, policy_loss
 from learner.losses.table import SURROGATES
 from learner.losses.value import value_loss
-from learner.token_scores import score_rows
+from learner.token_scores import OutputLayer, score_tokens
+from learner.vocabulary import VocabularyShard
 from tests.golden.adapters.correction import correction_of, outputs_of
 from tests.golden.folder import Golden
 
@@ -128,9 +129,12 @@ def from_logits(case: Golden) -> Outputs:
     """What logits say of their labels, and the mean entropy: as a loss it is a negative bonus."""
     mask, logits = case.input("mask"), case.input("logits").requires_grad_()
     scaling = Scaling.of(case, mask, "token_mean")
-    scores = score_rows(logits.clone(), case.input("labels").long(), temperature=1.0, with_sum_pi_squared=True)
+    labels, vocab_size = case.input("labels").long(), logits.shape[-1]
+    # Logits are hidden states that a weight of ones on its diagonal leaves as they are.
+    layer = OutputLayer(weight=torch.eye(vocab_size), vocabulary=VocabularyShard.whole(vocab_size))
+    scores = score_tokens(logits.flatten(0, -2), layer, labels.flatten(), temperature=1.0, with_sum_pi_squared=True)
     assert scores.sum_pi_squared is not None
-    logprobs = scores.logprobs.detach()
+    logprobs = scores.logprobs.detach().view(labels.shape)
     tokens = PolicyTokens(
         mask=mask,
         row_scales=scaling.row_scales,
@@ -139,12 +143,12 @@ def from_logits(case: Golden) -> Outputs:
         proximal_logprobs=logprobs,
     )
     config = LossConfig(surrogate=Surrogate.reinforce, entropy_coef=1.0)
-    loss = -policy_loss(logprobs, scores.entropy, tokens, config, KLConfig()).loss
+    loss = -policy_loss(logprobs, scores.entropy.view(labels.shape), tokens, config, KLConfig()).loss
     (gradient,) = torch.autograd.grad(loss, logits)
     return {
         "logprobs": logprobs,
-        "entropy": scores.entropy,
-        "sum_pi_squared": scores.sum_pi_squared,
+        "entropy": scores.entropy.view(labels.shape),
+        "sum_pi_squared": scores.sum_pi_squared.view(labels.shape),
         "loss": scaling.factor * loss,
         "grad_logits": scaling.factor * gradient,
     }

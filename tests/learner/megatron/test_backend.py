@@ -22,7 +22,7 @@ from tests.learner.megatron.conftest import OpenBackend
 pytestmark = pytest.mark.integration
 
 LENGTHS = (9, 33, 1, 20, 27, 12, 40, 5)
-NUM_TOKENS = sum(LENGTHS)
+NUM_SCORED = sum(n - 1 for n in LENGTHS)
 TEMPERATURE = 0.8
 
 # Adam divides gradients near zero by eps, which would blow rounding up; clipping is made to bite.
@@ -31,40 +31,37 @@ UNCLIPPED = OptimizerConfig(clip_grad_norm=0.0)
 
 
 class Batch:
-    """Sequences with what a PPO-like loss needs of each token: advantages of both signs, old log-probabilities."""
+    """Sequences with what a PPO-like loss needs of scored tokens: advantages of both signs, old log-probabilities."""
 
     def __init__(self, reference: PreTrainedModel) -> None:
         rng = np.random.default_rng(1)
         self.sequences = [rng.integers(0, 67, n) for n in LENGTHS]
-        self.advantages = [np.full(n, rng.normal(), dtype=np.float32) for n in LENGTHS]
+        self.advantages = [torch.full((n - 1,), rng.normal()) for n in LENGTHS]
         with torch.no_grad():
             scores = [score_plainly(reference, torch.from_numpy(tokens)) for tokens in self.sequences]
-        noise = [rng.normal(scale=0.3, size=n).astype(np.float32) for n in LENGTHS]
-        self.old = [s.logprobs.numpy() + e for s, e in zip(scores, noise, strict=True)]
+        self.old = [s.logprobs + torch.from_numpy(rng.normal(scale=0.3, size=len(s.logprobs))).float() for s in scores]
 
     def split(self, *plan: tuple[int, ...]) -> tuple[list[PackedSequences], LossFunction]:
         """Micro-batches by a plan of indices, and their loss."""
         micro_batches = [PackedSequences.pack([self.sequences[i] for i in part]) for part in plan]
-        pairs = list(zip(plan, micro_batches, strict=True))
-        advantages = [pack.pack_values([self.advantages[i] for i in part]) for part, pack in pairs]
-        old = [pack.pack_values([self.old[i] for i in part]) for part, pack in pairs]
+        advantages = [torch.cat([self.advantages[i] for i in part]) for part in plan]
+        old = [torch.cat([self.old[i] for i in part]) for part in plan]
         return micro_batches, lambda scores, index: ppo_loss(scores, advantages[index], old[index])
 
 
 def ppo_loss(scores: TokenScores, advantages: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """Clipped surrogate with an entropy bonus, divided by the tokens of the whole batch."""
+    """Clipped surrogate with an entropy bonus, divided by the scored tokens of the whole batch."""
     ratio = (scores.logprobs - old).exp()
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.28) * advantages)
-    return -(surrogate + 0.01 * scores.entropy).sum() / NUM_TOKENS
+    return -(surrogate + 0.01 * scores.entropy).sum() / NUM_SCORED
 
 
 def score_plainly(model: PreTrainedModel, tokens: torch.Tensor) -> TokenScores:
-    """[t] tokens of one sequence, by transformers and log_softmax."""
+    """[t − 1]: all tokens of a sequence but the first, by transformers and log_softmax."""
     logp = torch.log_softmax(model(tokens[None]).logits[0, :-1] / TEMPERATURE, dim=-1)
-    zero = torch.zeros(1)
     return TokenScores(
-        logprobs=torch.cat([zero, logp.gather(1, tokens[1:, None])[:, 0]]),
-        entropy=torch.cat([zero, -(logp.exp() * logp).sum(-1)]),
+        logprobs=logp.gather(1, tokens[1:, None])[:, 0],
+        entropy=-(logp.exp() * logp).sum(-1),
     )
 
 
@@ -72,7 +69,7 @@ def plain_gradient(model: PreTrainedModel, batch: Batch) -> tuple[float, dict[st
     total = torch.zeros(())
     for tokens, advantages, old in zip(batch.sequences, batch.advantages, batch.old, strict=True):
         scores = score_plainly(model, torch.from_numpy(tokens))
-        total = total + ppo_loss(scores, torch.from_numpy(advantages), torch.from_numpy(old))
+        total = total + ppo_loss(scores, advantages, old)
     total.backward()
     return float(total.detach()), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
@@ -141,12 +138,13 @@ def test_micro_batches_change_neither_loss_nor_gradient(
 def test_scores_are_those_of_transformers(make_reference: MakeReference, open_backend: OpenBackend) -> None:
     reference = make_reference()
     batch = Batch(reference)
-    packed = PackedSequences.pack(batch.sequences)
+    packed = [PackedSequences.pack(batch.sequences[:3]), PackedSequences.pack(batch.sequences[3:])]
     scores = open_backend(None).score(packed, temperature=TEMPERATURE)
     with torch.no_grad():
         expected = [score_plainly(reference, torch.from_numpy(tokens)) for tokens in batch.sequences]
-    assert (scores.logprobs - torch.cat([s.logprobs for s in expected])).abs().max() < 1e-5
-    assert (scores.entropy - torch.cat([s.entropy for s in expected])).abs().max() < 1e-5
+    for name in ("logprobs", "entropy"):
+        found = torch.cat([getattr(s, name) for s in scores])
+        assert (found - torch.cat([getattr(s, name) for s in expected])).abs().max() < 1e-5
 
 
 def test_a_step_sees_the_scores_that_score_gives(make_reference: MakeReference, open_backend: OpenBackend) -> None:
@@ -159,7 +157,7 @@ def test_a_step_sees_the_scores_that_score_gives(make_reference: MakeReference, 
         seen.append(scores.logprobs.detach().clone())
         return scores.logprobs.sum()
 
-    before = backend.score(packed, temperature=1.0)
+    before = backend.score([packed], temperature=1.0)[0]
     backend.step([packed], loss, temperature=1.0)
     assert torch.equal(seen[0], before.logprobs)
 
@@ -242,11 +240,11 @@ def test_policy_and_reference_live_in_one_process(make_reference: MakeReference,
     make_reference()
     packed = PackedSequences.pack([[1, 2, 3], [4, 5, 6, 7]])
     policy, frozen = open_backend(OptimizerConfig(lr=1e-2)), open_backend(None)
-    before = frozen.score(packed, temperature=1.0)
-    assert torch.equal(policy.score(packed, temperature=1.0).logprobs, before.logprobs)
+    before = frozen.score([packed], temperature=1.0)[0]
+    assert torch.equal(policy.score([packed], temperature=1.0)[0].logprobs, before.logprobs)
     policy.step([packed], scaled(1.0), temperature=1.0)
-    assert torch.equal(frozen.score(packed, temperature=1.0).logprobs, before.logprobs)
-    assert not torch.equal(policy.score(packed, temperature=1.0).logprobs, before.logprobs)
+    assert torch.equal(frozen.score([packed], temperature=1.0)[0].logprobs, before.logprobs)
+    assert not torch.equal(policy.score([packed], temperature=1.0)[0].logprobs, before.logprobs)
 
 
 def test_an_exported_folder_loads_in_transformers(
@@ -265,7 +263,7 @@ def test_an_exported_folder_loads_in_transformers(
     with torch.no_grad():
         logits = trained(torch.tensor([[4, 5, 6, 7]])).logits[0, :-1]
     expected = torch.log_softmax(logits, -1).gather(1, torch.tensor([[5], [6], [7]]))[:, 0]
-    found = backend.score(packed, temperature=1.0).logprobs[4:]
+    found = backend.score([packed], temperature=1.0)[0].logprobs[2:]
     assert (found - expected).abs().max() < 1e-5
     assert (tmp_path / "after" / "tokenizer.json").is_file()
 
@@ -302,4 +300,4 @@ def test_a_folder_that_cannot_be_loaded_leaves_the_process_usable(
     shutil.copyfile(tmp_path / "model" / "model.safetensors", tmp_path / "mixed" / "model.safetensors")
     with pytest.raises(ModelError, match="asks for shape"):
         open_backend(None, folder="mixed")
-    open_backend(None).score(PackedSequences.pack([[1, 2, 3]]), temperature=1.0)
+    open_backend(None).score([PackedSequences.pack([[1, 2, 3]])], temperature=1.0)

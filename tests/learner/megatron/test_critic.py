@@ -31,8 +31,9 @@ PARITY = OptimizerConfig(lr=1e-2, eps=1e-3, weight_decay=0.1, clip_grad_norm=0.5
 
 rng = np.random.default_rng(4)
 SEQUENCES = [rng.integers(0, 67, n) for n in LENGTHS]
-RETURNS = [rng.normal(size=n).astype(np.float32) for n in LENGTHS]
-PACKED = PackedSequences.pack(SEQUENCES)
+RETURNS = [torch.from_numpy(rng.normal(size=n - 1)).float() for n in LENGTHS]
+PACKED = [PackedSequences.pack(SEQUENCES)]
+NUM_SCORED = PACKED[0].num_scored_tokens
 ALL = tuple(range(len(LENGTHS)))
 
 
@@ -51,10 +52,10 @@ def open_critic(ground: Ground, tmp_path: Path) -> Iterator[OpenCritic]:
 
 
 def split(*plan: tuple[int, ...]) -> tuple[list[PackedSequences], ValueLoss]:
-    """Micro-batches by a plan of indices, and their squared error, divided by the tokens of the whole batch."""
+    """Micro-batches by a plan of indices, and their squared error, divided by the scored tokens of the whole batch."""
     micro_batches = [PackedSequences.pack([SEQUENCES[i] for i in part]) for part in plan]
-    returns = [pack.pack_values([RETURNS[i] for i in part]) for part, pack in zip(plan, micro_batches, strict=True)]
-    return micro_batches, lambda values, index: (values - returns[index]).square().sum() / sum(LENGTHS)
+    returns = [torch.cat([RETURNS[i] for i in part]) for part in plan]
+    return micro_batches, lambda values, index: (values - returns[index]).square().sum() / NUM_SCORED
 
 
 class PlainCritic:
@@ -81,13 +82,13 @@ class PlainCritic:
         values = []
         for tokens in SEQUENCES:
             hidden = self.body(torch.from_numpy(tokens)[None]).last_hidden_state[0]
-            values.append(torch.cat([torch.zeros(1), (hidden @ self.head[0])[:-1]]))
+            values.append((hidden @ self.head[0])[:-1])
         return values
 
     def step(self) -> float:
         self.optimizer.zero_grad()
-        errors = [(v - torch.from_numpy(r)).square().sum() for v, r in zip(self.values(), RETURNS, strict=True)]
-        loss = sum(errors, torch.zeros(())) / sum(LENGTHS)
+        errors = [(v - r).square().sum() for v, r in zip(self.values(), RETURNS, strict=True)]
+        loss = sum(errors, torch.zeros(())) / NUM_SCORED
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.parameters, PARITY.clip_grad_norm)
         self.optimizer.step()
@@ -105,27 +106,27 @@ def test_steps_and_values_are_those_of_plain_torch(
     # The body moves from the second step on, when the head is no longer 0.
     for _ in range(4):
         assert critic.step(micro_batches, loss).loss == pytest.approx(plain.step(), rel=1e-5)
-    values = critic.values(PACKED)
+    values = critic.values(PACKED)[0]
     assert values.dtype == torch.float32 and values.abs().max() > 0.1
     assert (values - torch.cat(plain.values())).abs().max() < 1e-5
 
 
 def test_values_are_zero_before_the_first_step(make_reference: MakeReference, open_critic: OpenCritic) -> None:
     make_reference()
-    assert open_critic(PARITY).values(PACKED).tolist() == [0.0] * sum(LENGTHS)
+    assert open_critic(PARITY).values(PACKED)[0].tolist() == [0.0] * NUM_SCORED
 
 
 def test_a_step_sees_the_values_that_values_gives(make_reference: MakeReference, open_critic: OpenCritic) -> None:
     make_reference()
     critic = open_critic(PARITY)
     critic.step(*split(ALL))
-    before, seen = critic.values(PACKED), []
+    before, seen = critic.values(PACKED)[0], []
 
     def loss(values: Tensor, index: int) -> Tensor:
         seen.append(values.detach().clone())
         return values.sum()
 
-    critic.step([PACKED], loss)
+    critic.step(PACKED, loss)
     assert torch.equal(seen[0], before)
 
 
@@ -136,7 +137,7 @@ def test_micro_batches_do_not_change_a_step(make_reference: MakeReference, open_
         critic = open_critic(PARITY)
         for _ in range(3):
             critic.step(*split(*plan))
-        values.append(critic.values(PACKED))
+        values.append(critic.values(PACKED)[0])
     assert (values[0] - values[1]).abs().max() < 1e-6
 
 
@@ -144,10 +145,10 @@ def test_a_step_that_is_not_finite_changes_nothing(make_reference: MakeReference
     make_reference()
     critic = open_critic(PARITY)
     critic.step(*split(ALL))
-    before = critic.values(PACKED)
-    result = critic.step([PACKED], lambda values, index: values.sum() * math.nan)
+    before = critic.values(PACKED)[0]
+    result = critic.step(PACKED, lambda values, index: values.sum() * math.nan)
     assert result.skipped
-    assert torch.equal(critic.values(PACKED), before)
+    assert torch.equal(critic.values(PACKED)[0], before)
 
 
 @pytest.mark.parametrize("dtype", list(Dtype))
@@ -164,7 +165,7 @@ def test_training_goes_on_bit_for_bit_after_a_restart(
     resumed = open_critic(config, dtype=dtype)
     resumed.load(tmp_path / "checkpoint")
     assert resumed.step(*split(ALL)) == expected
-    assert torch.equal(resumed.values(PACKED), critic.values(PACKED))
+    assert torch.equal(resumed.values(PACKED)[0], critic.values(PACKED)[0])
 
 
 def test_a_bfloat16_body_gives_float32_values(make_reference: MakeReference, open_critic: OpenCritic) -> None:
@@ -172,7 +173,7 @@ def test_a_bfloat16_body_gives_float32_values(make_reference: MakeReference, ope
     critic = open_critic(OptimizerConfig(lr=1e-2), dtype=Dtype.bfloat16)
     losses = [critic.step(*split(ALL)).loss for _ in range(5)]
     assert losses[-1] < losses[0]
-    values = critic.values(PACKED)
+    values = critic.values(PACKED)[0]
     assert values.dtype == torch.float32 and not torch.equal(values, values.bfloat16().float())
 
 
@@ -181,13 +182,13 @@ def test_policy_and_critic_do_not_touch_each_other(
 ) -> None:
     make_reference()
     policy, critic = open_backend(OptimizerConfig(lr=1e-2)), open_critic(PARITY)
-    scores = policy.score(PACKED, temperature=1.0).logprobs
+    scores = policy.score(PACKED, temperature=1.0)[0].logprobs
     for _ in range(2):
         critic.step(*split(ALL))
-    assert torch.equal(policy.score(PACKED, temperature=1.0).logprobs, scores)
-    values = critic.values(PACKED)
-    policy.step([PACKED], lambda scores, index: -scores.logprobs.mean(), temperature=1.0)
-    assert torch.equal(critic.values(PACKED), values)
+    assert torch.equal(policy.score(PACKED, temperature=1.0)[0].logprobs, scores)
+    values = critic.values(PACKED)[0]
+    policy.step(PACKED, lambda scores, index: -scores.logprobs.mean(), temperature=1.0)
+    assert torch.equal(critic.values(PACKED)[0], values)
 
 
 def test_the_checkpoint_of_a_policy_is_refused(

@@ -24,8 +24,8 @@ UNCLIPPED = OptimizerConfig(clip_grad_norm=0.0)
 
 rng = np.random.default_rng(3)
 SEQUENCES = [rng.integers(0, 67, n) for n in LENGTHS]
-WEIGHTS = [rng.normal(size=n) for n in LENGTHS]
-PACKED = PackedSequences.pack(SEQUENCES)
+WEIGHTS = [torch.from_numpy(rng.normal(size=n - 1)) for n in LENGTHS]
+PACKED = [PackedSequences.pack(SEQUENCES)]
 
 
 def log_p(model: PreTrainedModel, tokens: npt.NDArray[np.int64]) -> Tensor:
@@ -34,12 +34,11 @@ def log_p(model: PreTrainedModel, tokens: npt.NDArray[np.int64]) -> Tensor:
 
 
 def naive_kl(policy: PreTrainedModel, reference: PreTrainedModel) -> list[Tensor]:
-    """One [t] a sequence, 0 at its first token."""
+    """One [t − 1] a sequence."""
     divergences = []
     for tokens in SEQUENCES:
         p = log_p(policy, tokens)
-        divergence = (p.exp() * (p - log_p(reference, tokens).detach())).sum(-1)
-        divergences.append(torch.cat([divergence.new_zeros(1), divergence]))
+        divergences.append((p.exp() * (p - log_p(reference, tokens).detach())).sum(-1))
     return divergences
 
 
@@ -47,23 +46,22 @@ def naive_kl(policy: PreTrainedModel, reference: PreTrainedModel) -> list[Tensor
 def test_the_exact_kl_and_its_gradient(
     make_reference: MakeReference, open_backend: OpenBackend, monkeypatch: pytest.MonkeyPatch, tie: bool
 ) -> None:
-    monkeypatch.setattr(token_scores, "_CPU_CHUNK_ELEMENTS", 67 * 10)
-    monkeypatch.setattr(token_scores, "_REFERENCE_ROWS", 1)
+    monkeypatch.setattr(token_scores, "_CPU_TILE", (10, 32))
     policy = make_reference(tie_word_embeddings=tie)
     reference = make_reference(tie_word_embeddings=tie, num_hidden_layers=1, folder="other")
     ours, theirs = open_backend(UNCLIPPED), open_backend(None, folder="other")
     expected = naive_kl(policy.double(), reference.double())
-    total = sum((torch.from_numpy(w) @ kl for w, kl in zip(WEIGHTS, expected, strict=True)), torch.zeros(()))
+    total = sum((w @ kl for w, kl in zip(WEIGHTS, expected, strict=True)), torch.zeros(()))
     total.backward()
 
-    scores = ours.score(PACKED, temperature=TEMPERATURE, reference=theirs)
+    (scores,) = ours.score(PACKED, temperature=TEMPERATURE, reference=theirs)
     assert scores.exact_kl is not None and not scores.exact_kl.requires_grad
     assert torch.cat(expected).max() > 0.1
     assert (scores.exact_kl - torch.cat(expected)).abs().max() < 1e-5
 
     plan = ((1, 3), (0, 2))
     micro_batches = [PackedSequences.pack([SEQUENCES[i] for i in part]) for part in plan]
-    weights = [pack.pack_values([WEIGHTS[i] for i in part]) for part, pack in zip(plan, micro_batches, strict=True)]
+    weights = [torch.cat([WEIGHTS[i] for i in part]).float() for part in plan]
 
     def loss(scores: TokenScores, index: int) -> Tensor:
         assert scores.exact_kl is not None
@@ -80,9 +78,9 @@ def test_the_exact_kl_and_its_gradient(
 
 def test_sum_pi_squared_is_that_of_transformers(make_reference: MakeReference, open_backend: OpenBackend) -> None:
     model = make_reference().double()
-    scores = open_backend(None).score(PACKED, temperature=TEMPERATURE, with_sum_pi_squared=True)
+    (scores,) = open_backend(None).score(PACKED, temperature=TEMPERATURE, with_sum_pi_squared=True)
     with torch.no_grad():
-        expected = [torch.cat([torch.zeros(1), log_p(model, tokens).exp().square().sum(-1)]) for tokens in SEQUENCES]
+        expected = [log_p(model, tokens).exp().square().sum(-1) for tokens in SEQUENCES]
     assert scores.sum_pi_squared is not None
     assert (scores.sum_pi_squared - torch.cat(expected)).abs().max() < 1e-6
 
@@ -90,20 +88,19 @@ def test_sum_pi_squared_is_that_of_transformers(make_reference: MakeReference, o
 def test_lazy_logits_leave_the_model_as_it_was(make_reference: MakeReference, open_backend: OpenBackend) -> None:
     make_reference()
     backend = open_backend(OptimizerConfig())
-    before = backend.score(PACKED, temperature=1.0)
+    (before,) = backend.score(PACKED, temperature=1.0)
     backend.lazy_logits(PACKED)
-    assert torch.equal(backend.score(PACKED, temperature=1.0).logprobs, before.logprobs)
+    assert torch.equal(backend.score(PACKED, temperature=1.0)[0].logprobs, before.logprobs)
 
 
 @torch.no_grad()
-def test_a_chunk_of_lazy_logits_is_that_of_transformers(
+def test_a_tile_of_lazy_logits_is_that_of_transformers(
     make_reference: MakeReference, open_backend: OpenBackend
 ) -> None:
     model = make_reference()
-    lazy = open_backend(None).lazy_logits(PACKED)
-    expected = torch.cat([model(torch.from_numpy(tokens)[None]).logits[0] for tokens in SEQUENCES])
-    assert (lazy.chunk(slice(4, 40)) - expected[4:40]).abs().max() < 2e-5
-    assert lazy.chunk(slice(60, 90)).shape == (sum(LENGTHS) - 60, 67)
+    (lazy,) = open_backend(None).lazy_logits(PACKED)
+    expected = torch.cat([model(torch.from_numpy(tokens)[None]).logits[0, :-1] for tokens in SEQUENCES])
+    assert (lazy.tile(slice(4, 40), slice(20, 67)) - expected[4:40, 20:67]).abs().max() < 2e-5
 
 
 def test_a_bfloat16_policy_has_next_to_no_kl_to_itself(
@@ -111,5 +108,5 @@ def test_a_bfloat16_policy_has_next_to_no_kl_to_itself(
 ) -> None:
     make_reference()
     policy, frozen = open_backend(OptimizerConfig(), dtype=Dtype.bfloat16), open_backend(None, dtype=Dtype.bfloat16)
-    exact_kl = policy.score(PACKED, temperature=1.0, reference=frozen).exact_kl
+    exact_kl = policy.score(PACKED, temperature=1.0, reference=frozen)[0].exact_kl
     assert exact_kl is not None and exact_kl.abs().max() < 1e-6
