@@ -19,17 +19,17 @@ class Shard:
 
     def __init__(self, chunks: Sequence[GPTModel], shape: ModelShape) -> None:
         """`chunks` are this rank's pieces of the model: one, or with an interleaved pipeline several."""
-        self._of_layer = {
+        self._of_layer: dict[int, dict[str, torch.nn.Parameter]] = {
             layer.layer_number - 1: dict(layer.named_parameters()) for chunk in chunks for layer in chunk.decoder.layers
         }
-        self._outside = {
+        self._outside: dict[str, torch.nn.Parameter] = {
             name: parameter
             for chunk in chunks
             for name, parameter in chunk.named_parameters()
             if not name.startswith("decoder.layers.")
         }
         num_experts = 0 if shape.moe is None else shape.moe.num_experts
-        self._num_experts = num_experts // parallel_state.get_expert_model_parallel_world_size()
+        self._num_experts: int = num_experts // parallel_state.get_expert_model_parallel_world_size()
         self._stages = self._meet_stages()
 
     def _meet_stages(self) -> dict[int | str, int]:
@@ -70,9 +70,12 @@ class Shard:
 
 def sharers_of(weight: Weight) -> dist.ProcessGroup:
     """The ranks that share a weight's matrix."""
-    if weight.expert is None:
-        return parallel_state.get_tensor_model_parallel_group()
-    return parallel_state.get_expert_tensor_parallel_group()
+    group: dist.ProcessGroup = (
+        parallel_state.get_tensor_model_parallel_group()
+        if weight.expert is None
+        else parallel_state.get_expert_tensor_parallel_group()
+    )
+    return group
 
 
 def num_parts_of(weight: Weight) -> int:
@@ -83,11 +86,11 @@ def num_parts_of(weight: Weight) -> int:
 def is_first_copy(weight: Weight) -> bool:
     """Whether this rank is of the first of those copies of the model that differ in their batches alone."""
     if weight.expert is None:
-        return parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0
-    return parallel_state.get_expert_data_parallel_rank() == 0
+        return int(parallel_state.get_data_parallel_rank(with_context_parallel=True)) == 0
+    return int(parallel_state.get_expert_data_parallel_rank()) == 0
 
 
 def is_first_of_stage() -> bool:
     """Whether this rank is the first of its pipeline stage: the speaker, or one in its pipeline."""
-    is_first = parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0
-    return is_first and parallel_state.get_tensor_model_parallel_rank() == 0
+    copy = int(parallel_state.get_data_parallel_rank(with_context_parallel=True))
+    return (copy, int(parallel_state.get_tensor_model_parallel_rank())) == (0, 0)

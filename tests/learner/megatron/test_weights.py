@@ -91,7 +91,7 @@ def read_and_held(place: Place, parallel: ParallelConfig, folder: Path) -> tuple
         num_read += tensor.numel()
         return tensor
 
-    WeightFiles.read = counting  # type: ignore[method-assign]
+    WeightFiles.read = counting  # type: ignore[method-assign, assignment]
     with Ground(parallel, place, seed=0, num_threads=1) as ground:
         shape = read_shape(folder)
         chunks = empty_chunks(ground, shape, Head.VOCABULARY)
