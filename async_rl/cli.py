@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from async_rl.config.schema import RunConfig
+from async_rl.config.schema import RunConfig, SftConfig
 from async_rl.errors import RunError, UserError
 
 RUN_ERROR, USER_ERROR, INTERRUPTED = 1, 2, 130
@@ -61,11 +61,17 @@ summary.json.
 
 [cyan]async-rl config[/cyan] lists the options.
 """
-SFT_HELP = """Warm-start a model on prompt and answer pairs; the loss is on the answers only.
+SFT_HELP = """Fine-tune a model on conversations, or on prompts with their answers; the loss is on the answers only.
 
-[bold]Example[/bold]
+[bold]Examples[/bold]
 
   [cyan]async-rl sft quickstart-sft steps=200 output=models/mine[/cyan]
+
+  [cyan]async-rl sft run.yaml --resume auto[/cyan]      go on from the last checkpoint
+
+  [cyan]torchrun --nproc-per-node 2 -m async_rl.cli sft run.yaml parallel.tp=2[/cyan]   on two ranks
+
+Ctrl-C finishes the step and writes a checkpoint; a second Ctrl-C stops at once.
 
 Then train it: [cyan]async-rl launch quickstart model.path=models/mine[/cyan]
 """
@@ -119,6 +125,10 @@ ConfigArgument = Annotated[
 OverridesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Options to set, over those of the file.")
 ]
+ResumeOption = Annotated[
+    Literal["auto", "never"],
+    typer.Option(help="auto: go on from the newest checkpoint of this run; never: an earlier run is set aside."),
+]
 
 
 def main() -> None:
@@ -167,10 +177,7 @@ def launch(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show config, processes and guarantees; start nothing.")
     ] = False,
-    resume: Annotated[
-        Literal["auto", "never"],
-        typer.Option(help="auto: go on from the newest checkpoint of this run; never: an earlier run is set aside."),
-    ] = "never",
+    resume: ResumeOption = "never",
     name: Annotated[str | None, typer.Option(help="The run's folder is runs_dir/NAME; as name=NAME.")] = None,
 ) -> None:
     """Trains, or shows what would be trained."""
@@ -197,7 +204,8 @@ def launch(
     from async_rl.launch.start import Resume
     from async_rl.summary import Exit
 
-    again = ["async-rl", "launch", config, *(overrides or ()), *(["--name", name] if name else []), "--resume", "auto"]
+    words = ["async-rl", "launch", config, *(overrides or ()), *(["--name", name] if name else []), "--resume", "auto"]
+    again = shlex.join(words)
     try:
         end = launch_run(run, resume=Resume(resume), console=out)
     except Interrupted as interrupt:
@@ -212,31 +220,47 @@ def launch(
         raise typer.Exit(INTERRUPTED)
 
 
-def _say_how_to_go_on(run: RunConfig, command: list[str]) -> None:
+def _say_how_to_go_on(run: RunConfig | SftConfig, command: str) -> None:
     from async_rl.checkpoints import Checkpoints
     from async_rl.run_folder import RunFolder
 
     checkpoint = Checkpoints(RunFolder(Path(run.runs_dir, run.name)).checkpoints, run.checkpoint.keep).latest
     if checkpoint is not None:
-        words = f"To go on from version {int(checkpoint.name)}: {shlex.join(command)}"
+        words = f"To go on from version {int(checkpoint.name)}: {command}"
         err.print(words, soft_wrap=True, highlight=False, markup=False)
 
 
 @app.command(help=SFT_HELP)
-def sft(config: ConfigArgument, overrides: OverridesArgument = None) -> None:
-    """Trains a warm start."""
+def sft(config: ConfigArgument, overrides: OverridesArgument = None, resume: ResumeOption = "never") -> None:
+    """Fine-tunes."""
     from async_rl.config.compose import load_sft_config
     from async_rl.config.shipped import find_config, shipped_folder
 
-    warm_start = load_sft_config(find_config(config, shipped=shipped_folder()), overrides or ())
+    run = load_sft_config(find_config(config, shipped=shipped_folder()), overrides or ())
     from async_rl.launch.sft import launch_sft
+    from async_rl.launch.start import Resume
+    from async_rl.summary import Exit
+    from learner.place import Place
 
+    place = Place.under_torchrun(os.environ)
+    words = shlex.join(["sft", config, *(overrides or ()), "--resume", "auto"])
+    again = f"async-rl {words}" if place.world_size == 1 else f"torchrun … -m async_rl.cli {words}"
     try:
-        launch_sft(warm_start, console=out)
-    except RunError:
-        log = Path(warm_start.runs_dir, warm_start.name, "logs")
-        err.print(f"The log: {log}", soft_wrap=True, highlight=False)
+        end = launch_sft(run, resume=Resume(resume), console=out)
+    except KeyboardInterrupt:
+        if place.rank == 0:
+            _say_how_to_go_on(run, again)
         raise
+    except RunError:
+        err.print(f"The log: {Path(run.runs_dir, run.name, 'logs')}", soft_wrap=True, highlight=False)
+        _say_how_to_go_on(run, again)
+        raise
+    if end is Exit.STOPPED:
+        if place.rank == 0:
+            _say_how_to_go_on(run, again)
+        raise typer.Exit(INTERRUPTED)
+    if end is Exit.FAILED:
+        raise typer.Exit(RUN_ERROR)
 
 
 @app.command(help=EXPORT_HELP)
@@ -296,3 +320,7 @@ def show_presets(
     else:
         # As text: neither wrapped nor coloured, so that it can be copied into a file.
         out.print(preset_file(name).read_text(encoding="utf-8"), end="", highlight=False, markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

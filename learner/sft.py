@@ -1,131 +1,194 @@
-"""Supervised fine-tuning on prompt and answer pairs, with the backend that reinforcement learning uses.
+"""Supervised fine-tuning, with the backend that reinforcement learning uses.
 
-    prompts ─► Pair (prompt, answer + end token) ─► micro-batches ─► −log p(answer), token mean ─► step
+    order(step) ─► examples ─► this shard's micro-batches ─► −log p(learned), mean over the whole batch ─► step
+                     │ now and then: validation, over all shards ─► checkpoint ─► …
 
-Owns pairs, their loss (on the answer only), validation and the written model. Whoever shows progress is behind
-`SftObserver`.
-
-Legend: L tokens of a pair, T tokens of a micro-batch.
+Owns this order, the loss, and when it ends. Runs on every rank at once, each with its part of every batch; who shows
+what happens stands behind `Tell`. Knows no files but the run's checkpoints.
 """
 
-import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-import numpy as np
+import msgspec
 import torch
 from torch import Tensor
 
+from async_rl.checkpoints import Checkpoints, SftState
+from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.schema import SftConfig
-from async_rl.data.tokenizer import Tokenizer
+from async_rl.data.example_set import Example
+from async_rl.data.sampler import EpochOrder
 from async_rl.errors import NonFiniteError
-from async_rl.protocol import Prompt
+from async_rl.sizing.flops import ModelFlops, causal_pairs
+from async_rl.summary import Exit
 from learner.backend import StepResult, TokenScores, TrainBackend
-from learner.packing import PackedSequences, plan_micro_batches
+from learner.memory import peak_memory_gib
+from learner.mesh import Mesh
+from learner.micro_batch_plan import MicroBatchPlanner
+from learner.sft_batch import ShardBatch
+from learner.sft_events import Checkpointed, Stepped, Tell, Validated
 
 TEMPERATURE = 1.0
 MAX_SKIPPED = 5
-MAX_VALIDATION_PAIRS = 256
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    """A prompt followed by its answer and the end token."""
-
-    token_ids: list[int]
-    """[L]"""
-    num_prompt_tokens: int
-
-    @property
-    def mask(self) -> list[bool]:
-        """[L]: the tokens that are learned."""
-        return [index >= self.num_prompt_tokens for index in range(len(self.token_ids))]
-
-
-class SftObserver(Protocol):
-    """Whoever shows and keeps what happens."""
-
-    def said(self, message: str) -> None:
-        """Something that the user should read."""
-        ...
-
-    def stepped(self, step: int, result: StepResult, num_tokens: int) -> None: ...
-
-    def validated(self, step: int, loss: float) -> None: ...
-
-
-def make_pairs(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> list[Pair]:
-    """Prompts with their answers and the end token behind them."""
-    return [
-        Pair(
-            token_ids=[*prompt.token_ids, *tokenizer.encode(prompt.answer), tokenizer.end_token_id],
-            num_prompt_tokens=len(prompt.token_ids),
-        )
-        for prompt in prompts
-    ]
 
 
 class SftTrainer:
-    """Trains a backend on pairs."""
+    """One rank of a fine-tuning."""
 
-    def __init__(self, config: SftConfig, backend: TrainBackend, observer: SftObserver) -> None:
+    def __init__(
+        self,
+        config: SftConfig,
+        *,
+        backend: TrainBackend,
+        mesh: Mesh,
+        sizes: ModelSizes,
+        state: SftState,
+        checkpoints: Checkpoints,
+        tell: Tell,
+        is_stopping: Callable[[], bool] = lambda: False,
+        peak_flops: float | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """
+        Args:
+            config: the run.
+            backend: the model.
+            mesh: this rank's place.
+            sizes: of the model.
+            state: to begin with; version 0, or that of a checkpoint where `load` follows.
+            checkpoints: of the run.
+            tell: is told what happens.
+            is_stopping: whether this process was asked to end; one rank that says so ends all of them.
+            peak_flops: floating-point operations a second of all ranks' devices at most; None: not known.
+            clock: seconds, monotonic.
+        """
         self._config = config
         self._backend = backend
-        self._observer = observer
-        self._skipped_in_a_row = 0
+        self._mesh = mesh
+        self._flops = ModelFlops.of(sizes)
+        self._state = state
+        self._checkpoints = checkpoints
+        self._tell = tell
+        self._is_stopping = is_stopping
+        self._peak_flops = peak_flops
+        self._clock = clock
+        self._planner = MicroBatchPlanner(
+            max_tokens=config.micro_batch_tokens,
+            shares_prefixes=False,
+            multiple_of=config.parallel.pp if config.parallel.vpp > 1 else 1,
+            flops=self._flops,
+        )
+        # What was resumed from is a checkpoint of its step already.
+        self._saved_step = state.version
 
-    def train(self, pairs: Sequence[Pair], held_out: Sequence[Pair]) -> None:
-        """`steps` optimizer steps, a validation now and then and at the end.
+    def load(self, checkpoint: Path) -> None:
+        """Goes on from a checkpoint of the state's version."""
+        self._backend.load(checkpoint / "learner")
+
+    def train(self, examples: Sequence[Example], held_out: Sequence[Example]) -> Exit:
+        """Steps up to `steps`, with a validation and a checkpoint now and then and at the end.
 
         Raises:
             NonFiniteError: one step after the other has a loss that is not finite.
         """
-        order = epochs(len(pairs), self._config.seed, shuffle=self._config.data.shuffle)
-        for step in range(1, self._config.steps + 1):
-            chosen = [pairs[next(order)] for _ in range(self._config.batch_size)]
-            result = self._step(chosen)
-            self._count_skipped(result)
-            self._observer.stepped(step, result, sum(len(p.token_ids) for p in chosen))
-            if held_out and (step % self._config.validate_every == 0 or step == self._config.steps):
-                self._observer.validated(step, self.validation_loss(held_out[:MAX_VALIDATION_PAIRS]))
+        config = self._config
+        order = EpochOrder(len(examples), seed=config.seed, shuffle=config.data.shuffle)
+        for step in range(self._state.version + 1, config.steps + 1):
+            first = (step - 1) * config.batch_size
+            self._step([examples[order.row(first + n)] for n in range(config.batch_size)])
+            is_last = step == config.steps
+            if held_out and (is_last or step % config.validate_every == 0):
+                self._validate(held_out)
+            is_stopping = self._mesh.anyone(self._is_stopping()) and not is_last
+            every = config.checkpoint.every
+            if is_last or is_stopping or (every and step % every == 0):
+                self._save()
+            if is_stopping:
+                return Exit.STOPPED
+        return Exit.COMPLETED
 
-    def validation_loss(self, pairs: Sequence[Pair]) -> float:
-        """Mean of −log p over the answer tokens, nats."""
-        total, count = 0.0, 0
-        for packed, mask in self._pack(pairs):
-            logprobs = self._backend.score(packed, temperature=TEMPERATURE).logprobs
-            total -= float(logprobs[mask].double().sum())
-            count += int(mask.sum())
-        return total / count
+    def validation_loss(self, examples: Sequence[Example]) -> float:
+        """Mean of −log p over all learned tokens, nats; the same on every rank."""
+        micro_batches = self._deal(examples).micro_batches
+        scores = self._backend.score([m.packed for m in micro_batches], temperature=TEMPERATURE)
+        own = [said.logprobs[m.learned].double().sum() for said, m in zip(scores, micro_batches, strict=True)]
+        sums = torch.zeros(self._mesh.num_shards, dtype=torch.float64)
+        sums[self._mesh.shard] = torch.stack(own).sum()
+        return -float(self._mesh.merge(sums).sum()) / sum(example.num_learned for example in examples)
 
-    def _step(self, pairs: Sequence[Pair]) -> StepResult:
-        micro_batches = self._pack(pairs)
-        count = sum(int(mask.sum()) for _, mask in micro_batches)
+    def _step(self, examples: Sequence[Example]) -> None:
+        began_s = self._clock()
+        batch = self._deal(examples)
+        micro_batches = batch.micro_batches
+        num_learned = sum(example.num_learned for example in examples)
 
         def loss(scores: TokenScores, index: int) -> Tensor:
-            return -scores.logprobs[micro_batches[index][1]].double().sum() / count
+            learned = micro_batches[index].learned.to(scores.logprobs.device)
+            return -torch.where(learned, scores.logprobs.double(), 0.0).sum() / num_learned
 
-        return self._backend.step([packed for packed, _ in micro_batches], loss, temperature=TEMPERATURE)
-
-    def _pack(self, pairs: Sequence[Pair]) -> list[tuple[PackedSequences, Tensor]]:
-        plan = plan_micro_batches([len(p.token_ids) for p in pairs], self._config.micro_batch_tokens)
-        packed = [PackedSequences.pack([pairs[i].token_ids for i in part]) for part in plan]
-        masks = [p.pack_values([pairs[i].mask for i in part], torch.bool) for p, part in zip(packed, plan, strict=True)]
-        return list(zip(packed, masks, strict=True))
-
-    def _count_skipped(self, result: StepResult) -> None:
-        self._skipped_in_a_row = self._skipped_in_a_row + 1 if result.skipped else 0
-        if self._skipped_in_a_row > MAX_SKIPPED:
+        result = self._backend.step([m.packed for m in micro_batches], loss, temperature=TEMPERATURE)
+        self._count(result, num_learned)
+        self._report(examples, batch, result, self._clock() - began_s)
+        if self._state.skipped_in_a_row > MAX_SKIPPED:
             raise NonFiniteError(
-                f"{self._skipped_in_a_row} steps in a row had a loss that is not finite: lower optimizer.lr"
+                f"{self._state.skipped_in_a_row} steps in a row had a loss or gradients that are not finite, the last "
+                f"with loss {result.loss:g}: lower optimizer.lr; a resume goes on from the newest checkpoint, if any"
             )
 
+    def _count(self, result: StepResult, num_learned: int) -> None:
+        state = self._state
+        self._state = msgspec.structs.replace(
+            state,
+            version=state.version + 1,
+            trained_tokens=state.trained_tokens + num_learned,
+            skipped_in_a_row=state.skipped_in_a_row + 1 if result.skipped else 0,
+        )
 
-def epochs(size: int, seed: int, *, shuffle: bool) -> Iterator[int]:
-    """Indices below `size` for ever: each once an epoch, in a new order each if they are shuffled."""
-    for epoch in itertools.count():
-        if not shuffle:
-            yield from range(size)
-            continue
-        yield from np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(size).tolist()
+    def _deal(self, examples: Sequence[Example]) -> ShardBatch:
+        return ShardBatch.deal(examples, self._planner, shard=self._mesh.shard, num_shards=self._mesh.num_shards)
+
+    def _report(self, examples: Sequence[Example], batch: ShardBatch, result: StepResult, step_s: float) -> None:
+        self._tell(
+            Stepped(
+                step=self._state.version,
+                result=result,
+                num_tokens=sum(map(len, examples)),
+                num_learned=sum(example.num_learned for example in examples),
+                step_s=step_s,
+                imbalance=batch.imbalance,
+                mfu=self._mfu(examples, step_s),
+                memory_gib=self._mesh.largest(peak_memory_gib()),
+            )
+        )
+
+    def _mfu(self, examples: Sequence[Example], step_s: float) -> float | None:
+        if self._peak_flops is None:
+            return None
+        flops = self._flops.training(
+            tokens=sum(map(len, examples)),
+            scored_tokens=sum(example.num_scored for example in examples),
+            pairs=sum(causal_pairs(len(example)) for example in examples),
+        )
+        return flops / (step_s * self._peak_flops)
+
+    def _validate(self, held_out: Sequence[Example]) -> None:
+        loss = self.validation_loss(held_out)
+        step, best = self._state.version, self._state.best_loss
+        if math.isfinite(loss) and (best is None or loss < best):
+            self._state = msgspec.structs.replace(self._state, best_step=step, best_loss=loss)
+        state = self._state
+        self._tell(Validated(step=step, loss=loss, best_step=state.best_step, best_loss=state.best_loss))
+
+    def _save(self) -> None:
+        step = self._state.version
+        if self._saved_step == step:
+            return
+        written = self._checkpoints.beside(step)
+        self._backend.save(written / "learner")
+        if self._mesh.is_speaker:
+            folder = self._checkpoints.complete(written, self._state)
+            self._tell(Checkpointed(step=step, folder=str(folder)))
+        self._saved_step = step

@@ -1,64 +1,140 @@
-"""A fine-tuning process from start to end: model, rows, trainer, written folder.
+"""One rank of a fine-tuning from start to end: model, rows, trainer, written folder.
 
-Owns what is made in which order. Shows nothing: that is the observer's.
+Owns what is made in which order. Shows nothing: that is whoever's it tells. Every rank reads all rows, since each plans
+every batch; what it trains is its shard's part.
 """
 
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
+from async_rl.checkpoints import Checkpoints, SftState, read_state
 from async_rl.config.schema import ModelConfig, SftConfig
-from async_rl.data.prompt_set import PromptSet
+from async_rl.data.chat import Chat
+from async_rl.data.example_set import Example, ExampleSet
 from async_rl.data.row import Row
-from async_rl.data.source import load_rows, load_task
+from async_rl.data.sft_source import load_sft_rows
+from async_rl.data.source import load_task
 from async_rl.data.tokenizer import Tokenizer, save_character_tokenizer
+from async_rl.errors import ConfigError
+from async_rl.run_folder import RunFolder
+from async_rl.sizing.model_json import read_sizes
+from async_rl.summary import Exit
 from learner.megatron.backend import MegatronBackend
+from learner.megatron.mesh import MegatronMesh
 from learner.megatron.runtime import Ground
 from learner.model_folder import create_model
-from learner.place import Place
-from learner.sft import Pair, SftObserver, SftTrainer, make_pairs
+from learner.model_shape import read_shape
+from learner.sft import SftTrainer
+from learner.sft_events import Began, Said, SftEvent, Tell
 
 
-def run_sft(config: SftConfig, *, run_folder: Path, observer: SftObserver) -> None:
-    """Trains, and writes a Hugging Face folder to `config.output`.
+@dataclass(frozen=True, kw_only=True)
+class SftStart:
+    """Where a fine-tuning begins; the same on every rank."""
+
+    folder: RunFolder
+    model: Path
+    """Of the weights to begin with, and of the tokenizer."""
+    checkpoint: Path | None
+    """To go on from."""
+    run_hash: str | None
+    """Aim's name of the run."""
+
+    @property
+    def state(self) -> SftState:
+        """Of the checkpoint, or of nothing."""
+        if self.checkpoint is None:
+            return SftState(version=0, trained_tokens=0, run_hash=self.run_hash)
+        return read_state(self.checkpoint, SftState)
+
+
+def run_sft(config: SftConfig, start: SftStart, ground: Ground, *, tell: Tell, is_stopping: Callable[[], bool]) -> Exit:
+    """Trains, and where that was completed writes a Hugging Face folder to `config.output`.
+
+    Args:
+        config: the run.
+        start: where it begins.
+        ground: that this rank stands on.
+        tell: is told what happens, by the rank that speaks for all.
+        is_stopping: whether this process was asked to end after its step.
 
     Raises:
         UserError: data, task or model cannot be used.
         NonFiniteError: the loss is not finite in one step after the other.
     """
-    rows, held_out_rows = _rows(config, is_held_out=False), _rows(config, is_held_out=True)
-    folder = Path(config.model.path) if config.model.path else _make_model(config, run_folder / "new_model")
-    tokenizer = Tokenizer(folder)
-    pairs, held_out = [
-        _pairs(some, tokenizer, config.data.max_prompt_tokens, observer) for some in (rows, held_out_rows)
+    mesh, tokenizer = MegatronMesh(), Tokenizer(start.model)
+    if not mesh.is_speaker:
+        tell = _tell_nobody
+    training, held_out = [
+        _examples(config, start.model, tokenizer, is_held_out=is_held_out, tell=tell) for is_held_out in (False, True)
     ]
-    with Ground(config.parallel, Place(), seed=config.seed, num_threads=config.num_threads) as ground:
-        backend = MegatronBackend(
-            ground,
-            ModelConfig(path=str(folder), dtype=config.model.dtype),
-            config.optimizer,
-            num_steps=config.steps,
-            recompute=config.recompute,
+    backend = MegatronBackend(
+        ground,
+        ModelConfig(path=str(start.model), dtype=config.model.dtype),
+        config.optimizer,
+        num_steps=config.steps,
+        recompute=config.recompute,
+    )
+    with closing(backend):
+        trainer = SftTrainer(
+            config,
+            backend=backend,
+            mesh=mesh,
+            sizes=read_sizes(start.model),
+            state=start.state,
+            checkpoints=Checkpoints(start.folder.checkpoints, config.checkpoint.keep),
+            tell=tell,
+            is_stopping=is_stopping,
         )
-        try:
-            SftTrainer(config, backend, observer).train(pairs, held_out)
+        if start.checkpoint is not None:
+            trainer.load(start.checkpoint)
+        num_ranks = ground.parallel.ranks_of_copy * ground.parallel.dp
+        tell(Began(num_examples=len(training), num_held_out=len(held_out), num_ranks=num_ranks))
+        exit_ = trainer.train(training, held_out)
+        if exit_ is Exit.COMPLETED:
             backend.export(Path(config.output))
-        finally:
-            backend.close()
+    return exit_
 
 
-def _rows(config: SftConfig, *, is_held_out: bool) -> list[Row]:
-    return list(load_rows(config.data, is_held_out=is_held_out, seed=config.seed))
+def _tell_nobody(event: SftEvent) -> None:
+    """Of all ranks one speaks."""
 
 
-def _pairs(rows: list[Row], tokenizer: Tokenizer, max_prompt_tokens: int, observer: SftObserver) -> list[Pair]:
-    prompts = PromptSet.build(rows, tokenizer, max_tokens=max_prompt_tokens)
-    for message in prompts.messages:
-        observer.said(message)
-    return make_pairs(prompts.prompts, tokenizer)
-
-
-def _make_model(config: SftConfig, folder: Path) -> Path:
-    """A model from scratch for a procedural task, with a token a character."""
+def make_model(config: SftConfig, folder: Path) -> Path:
+    """The model to begin with: the config's, or a new one for its task in a folder, with a token a character."""
+    if config.model.path:
+        return Path(config.model.path).absolute()
     tokenizer = folder.with_name("tokenizer")
     save_character_tokenizer(load_task(config.data.task).alphabet, tokenizer)
     create_model(folder, config.new_model, tokenizer=tokenizer, seed=config.seed)
     return folder
+
+
+def _examples(
+    config: SftConfig, model: Path, tokenizer: Tokenizer, *, is_held_out: bool, tell: Tell
+) -> Sequence[Example]:
+    data, max_tokens = config.data, _max_tokens(config, model)
+    rows = load_sft_rows(data, is_held_out=is_held_out, seed=config.seed)
+    chats = [row for row in rows if isinstance(row, Chat)]
+    if chats:
+        built = ExampleSet.of_chats(chats, tokenizer, learn=data.learn_turns, max_tokens=max_tokens)
+    else:
+        pairs = [row for row in rows if isinstance(row, Row)]
+        built = ExampleSet.of_pairs(pairs, tokenizer, max_prompt_tokens=data.max_prompt_tokens, max_tokens=max_tokens)
+    for message in built.messages:
+        tell(Said(message=message))
+    return built.examples
+
+
+def _max_tokens(config: SftConfig, model: Path) -> int:
+    """Of a row: what the config says, else what the model reads and a micro-batch holds."""
+    asked, positions = config.data.max_tokens, read_shape(model).max_positions
+    if asked > positions:
+        raise ConfigError(
+            f"data.max_tokens={asked}, and the model reads {positions} tokens at most",
+            place=f"data.max_tokens, {model / 'config.json'}",
+            remedy=f"set data.max_tokens={positions} or less",
+        )
+    return asked or min(positions, config.micro_batch_tokens)

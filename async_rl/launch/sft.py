@@ -1,97 +1,144 @@
-"""A warm start from start to end, in this process: folder, log, metrics, progress.
+"""A fine-tuning from start to end: folder, log, metrics, progress, summary; and which processes train.
+
+    one rank         here, in this process
+    under torchrun   here too, in each of its processes; rank 0 shows and writes
+    several ranks    a Ray actor each, of which the first tells this process what happens
 
 Owns what the user sees and keeps of it. The training itself is the learner's.
 """
 
-import time
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
-from async_rl.config.compose import dump_config
+from async_rl.checkpoints import Checkpoints, SftState, read_state
 from async_rl.config.option import plain_values
 from async_rl.config.schema import SftConfig
-from async_rl.launch.process import log_to
+from async_rl.disk import writing
+from async_rl.launch.process import log_to, take_interrupts
+from async_rl.launch.sft_watcher import SftWatcher
+from async_rl.launch.start import Resume, begin_sft, folder_of
+from async_rl.launch.stop_request import StopRequest
 from async_rl.run_folder import RunFolder
-from async_rl.terminal.sft_view import SftView
-from async_rl.tracking.record import Record
+from async_rl.summary import Exit
+from async_rl.terminal.sft_view import open_sft_view
+from async_rl.terminal.summary_page import Places, sft_summary_page
 from async_rl.tracking.sink import MetricsSink
-from learner.backend import StepResult
-from learner.sft_process import run_sft
+from learner.megatron.mesh import MegatronMesh
+from learner.megatron.runtime import Ground
+from learner.place import Place
+from learner.sft_events import Began, SftEvent, Tell
+from learner.sft_process import SftStart, make_model, run_sft
 
 LOG_NAME = "sft.log"
 
+Train = Callable[[SftStart, Tell, StopRequest], Exit]
+"""(start, tell, stop) → how it ended: whoever has the ranks train."""
 
-def launch_sft(config: SftConfig, *, console: Console) -> None:
+
+def launch_sft(config: SftConfig, *, resume: Resume, console: Console) -> Exit:
     """Trains, shows progress, and writes the model to `config.output`.
 
     Raises:
         UserError: data, task or model cannot be used.
         RunError: the loss is not finite in one step after the other.
     """
-    folder = RunFolder(Path(config.runs_dir).absolute() / config.name)
-    with folder.locked():
-        _train(config, folder, console)
+    take_interrupts()
+    place = Place.under_torchrun(os.environ)
+    with Ground(config.parallel, place, seed=config.seed, num_threads=config.num_threads) as ground:
+        if place.rank == 0:
+            return _speak(config, resume, console, ground)
+        return _follow(config, ground, place)
 
 
-def _train(config: SftConfig, folder: RunFolder, console: Console) -> None:
-    folder.set_aside()
-    folder.create()
-    folder.config.write_text(dump_config(config), encoding="utf-8")
-    log_to(folder.logs / LOG_NAME)
-    sink = MetricsSink(
-        metrics=folder.metrics,
-        aim_repo=Path(config.tracking.aim_repo or config.runs_dir).absolute() if config.tracking.aim else None,
-        name=config.name,
-        params=plain_values(config),
-        run_hash=None,
-    )
-    folder.keep_aim_run(sink.run_hash())
-    watcher = SftWatcher(SftView(console, steps=config.steps), sink)
+def _speak(config: SftConfig, resume: Resume, console: Console, ground: Ground) -> Exit:
+    mesh, is_told = MegatronMesh(), False
+
+    def train(start: SftStart, tell: Tell, stop: StopRequest) -> Exit:
+        nonlocal is_told
+        is_told = True
+        mesh.hear(start)
+        return run_sft(config, start, ground, tell=tell, is_stopping=lambda: stop.is_made)
+
     try:
-        run_sft(config, run_folder=folder.path, observer=watcher)
+        with folder_of(config).locked():
+            return watch(config, resume, console, train)
+    finally:
+        if not is_told:
+            mesh.hear(None)
+
+
+def _follow(config: SftConfig, ground: Ground, place: Place) -> Exit:
+    """A rank that only trains."""
+    stop = StopRequest(lambda message: None)
+    start: SftStart | None = MegatronMesh().hear(None)
+    if start is None:
+        # Whoever speaks says why.
+        return Exit.FAILED
+    log_to(start.folder.logs / f"rank-{place.rank}.log")
+    stop.has_begun()
+    with stop.listening():
+        return run_sft(config, start, ground, tell=lambda event: None, is_stopping=lambda: stop.is_made)
+
+
+def watch(config: SftConfig, resume: Resume, console: Console, train: Train) -> Exit:
+    """Prepares the run's folder, has it trained, and shows and keeps what it is told."""
+    folder = folder_of(config)
+    checkpoint = begin_sft(config, resume, console)
+    log_to(folder.logs / LOG_NAME)
+    state = SftState(version=0, trained_tokens=0, run_hash=None)
+    if checkpoint is not None:
+        state = read_state(checkpoint, SftState)
+    sink = _open_sink(config, folder, state.run_hash)
+    view = open_sft_view(console)
+    watcher, stop = SftWatcher(config, state, view=view, sink=sink), StopRequest(view.say)
+
+    def tell(event: SftEvent) -> None:
+        if isinstance(event, Began):
+            stop.has_begun()
+        watcher.tell(event)
+
+    exit_ = Exit.FAILED
+    try:
+        with stop.listening():
+            model = make_model(config, folder.path / "new_model")
+            start = SftStart(folder=folder, model=model, checkpoint=checkpoint, run_hash=sink.run_hash())
+            exit_ = train(start, tell, stop)
+    except KeyboardInterrupt:
+        exit_ = Exit.STOPPED
+        raise
     finally:
         watcher.close()
-    console.print(f"The model is in {config.output}", highlight=False, soft_wrap=True)
+        summary = watcher.summary(exit_)
+        with writing("the summary", folder.summary):
+            folder.summary.write_bytes(summary.to_json())
+    console.print(sft_summary_page(summary, _places(config, folder, exit_)))
+    return exit_
 
 
-class SftWatcher:
-    """Shows and keeps each step; an `SftObserver`."""
+def _open_sink(config: SftConfig, folder: RunFolder, run_hash: str | None) -> MetricsSink:
+    sink = MetricsSink(
+        metrics=folder.metrics,
+        aim_repo=_aim_repo(config) if config.tracking.aim else None,
+        name=config.name,
+        params=plain_values(config),
+        run_hash=run_hash,
+    )
+    folder.keep_aim_run(sink.run_hash())
+    return sink
 
-    def __init__(self, view: SftView, sink: MetricsSink) -> None:
-        self._view = view
-        self._sink = sink
-        self._last_s = time.perf_counter()
 
-    def said(self, message: str) -> None:
-        """Something that the user should read."""
-        self._view.say(message)
+def _aim_repo(config: SftConfig) -> Path:
+    return Path(config.tracking.aim_repo or config.runs_dir).absolute()
 
-    def stepped(self, step: int, result: StepResult, num_tokens: int) -> None:
-        """An optimizer step is done."""
-        now_s = time.perf_counter()
-        tokens_per_s, self._last_s = num_tokens / (now_s - self._last_s), now_s
-        self._view.stepped(step, loss=result.loss, lr=result.lr, tokens_per_s=tokens_per_s)
-        self._write(
-            step,
-            {
-                "sft/loss": result.loss,
-                "sft/grad_norm": result.grad_norm,
-                "sft/lr": result.lr,
-                "sft/skipped": float(result.skipped),
-                "sft/tokens_per_s": tokens_per_s,
-            },
-        )
 
-    def validated(self, step: int, loss: float) -> None:
-        """The loss on held-out pairs."""
-        self._view.validated(step, loss)
-        self._write(step, {"sft/validation_loss": loss})
-
-    def close(self) -> None:
-        """Everything written can be read afterwards."""
-        self._view.close()
-        self._sink.close()
-
-    def _write(self, step: int, scalars: dict[str, float]) -> None:
-        self._sink.write([Record(step=step, time_s=time.time(), scalars=scalars)])
+def _places(config: SftConfig, folder: RunFolder, exit_: Exit) -> Places:
+    checkpoint = Checkpoints(folder.checkpoints, config.checkpoint.keep).latest
+    return Places(
+        run=str(folder.path),
+        checkpoint=str(checkpoint or ""),
+        model=config.output if exit_ is Exit.COMPLETED else "",
+        dashboard=f"async-rl dashboard --repo {_aim_repo(config)}" if config.tracking.aim else "",
+    )

@@ -1,5 +1,6 @@
 """The page that a run ends with: what it came to, and where everything is. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
@@ -7,6 +8,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from async_rl.sft_summary import SftSummary
 from async_rl.summary import Exit, StartEnd, Summary
 from async_rl.terminal.chart import duration, number
 from async_rl.terminal.panel import staleness_chart
@@ -29,10 +31,29 @@ def summary_page(summary: Summary, places: Places, *, staleness_bound: int) -> R
     if summary.staleness.histogram:
         parts += [staleness_chart(tuple(summary.staleness.histogram), bound=staleness_bound), Text("")]
     parts.append(_places(places))
-    style = {Exit.COMPLETED: "green", Exit.STOPPED: "yellow", Exit.FAILED: "red"}[summary.exit]
-    return Panel(
-        Group(*parts), title=f"[bold]{summary.exit}[/bold]", title_align="left", border_style=style, padding=(0, 1)
+    return _page(parts, summary.exit)
+
+
+def sft_summary_page(summary: SftSummary, places: Places) -> RenderableType:
+    """The same of a fine-tuning: losses, speed, and the way on."""
+    table, best = _grid(), summary.best_validation
+    table.add_row("loss", _change(summary.loss, ".4f"))
+    if best.loss is not None:
+        table.add_row(
+            "validation", f"{_change(summary.validation, '.4f')}   (best {best.loss:.4f} at step {best.step})"
+        )
+    table.add_row(
+        "trained", f"{summary.steps} steps, {summary.trained_tokens:,} tokens learned, in {duration(summary.wall_s)}"
     )
+    mfu = "" if summary.mfu is None else f", MFU {summary.mfu:.1%}"
+    table.add_row("speed", f"{number(summary.tokens_per_s, ',.0f')} tokens/s{mfu}")
+    table.add_row("memory", f"{number(summary.memory_gib, '.2f')} GiB a rank at most")
+    return _page([table, Text(""), _places(places)], summary.exit)
+
+
+def _page(parts: Sequence[RenderableType], exit_: Exit) -> Panel:
+    style = {Exit.COMPLETED: "green", Exit.STOPPED: "yellow", Exit.FAILED: "red"}[exit_]
+    return Panel(Group(*parts), title=f"[bold]{exit_}[/bold]", title_align="left", border_style=style, padding=(0, 1))
 
 
 def _numbers(summary: Summary) -> Table:
@@ -78,5 +99,5 @@ def _grid() -> Table:
     return table
 
 
-def _change(pair: StartEnd) -> str:
-    return f"{number(pair.start, '.3f')} → {number(pair.end, '.3f')}"
+def _change(pair: StartEnd, form: str = ".3f") -> str:
+    return f"{number(pair.start, form)} → {number(pair.end, form)}"

@@ -5,6 +5,7 @@ from typing import Protocol
 from rich.console import Console
 
 from async_rl.terminal.live_view import LiveView
+from async_rl.terminal.panel import run_panel
 from async_rl.terminal.plain_view import PlainView
 from async_rl.terminal.status import RunStatus
 
@@ -27,4 +28,9 @@ class View(Protocol):
 
 def open_view(console: Console) -> View:
     """A live view on a terminal, plain lines where output goes to a file or a pipe."""
-    return LiveView(console) if console.is_terminal and not console.is_dumb_terminal else PlainView(console)
+    return LiveView(console, run_panel) if can_redraw(console) else PlainView(console)
+
+
+def can_redraw(console: Console) -> bool:
+    """Whether what was printed can be drawn over."""
+    return console.is_terminal and not console.is_dumb_terminal

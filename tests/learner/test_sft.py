@@ -1,120 +1,194 @@
-"""Fine-tuning on pairs: the loss is on the answer only, every pair has its turn, and it learns."""
+"""Fine-tuning: only what is learned has a gradient, no split changes a step, and a resumed run is the same run."""
 
-import itertools
 import math
 from pathlib import Path
 
 import pytest
 import torch
 
-from async_rl.config.schema import SftConfig
-from async_rl.data.prompt_set import PromptSet
-from async_rl.data.row import Row
-from async_rl.data.tokenizer import Tokenizer, save_character_tokenizer
+from async_rl.checkpoints import Checkpoints, SftState, read_state
+from async_rl.config.schema import CheckpointConfig, SftConfig
+from async_rl.data.example_set import Example
 from async_rl.errors import NonFiniteError
-from learner.backend import StepResult
-from learner.packing import PackedSequences
-from learner.sft import MAX_SKIPPED, Pair, SftTrainer, epochs, make_pairs
+from async_rl.summary import Exit
+from learner.mesh import SingleRank
+from learner.sft import MAX_SKIPPED, SftTrainer
+from learner.sft_events import Checkpointed, SftEvent, Stepped, Validated
 from tests.learner.bigram_backend import BigramBackend
+from tests.learner.test_sft_batch import SIZES, example
 
-PAIRS = [
-    Pair(token_ids=[3, 4, 5, 1], num_prompt_tokens=2),
-    Pair(token_ids=[6, 7, 1], num_prompt_tokens=1),
-    Pair(token_ids=[2, 8, 9, 10, 1], num_prompt_tokens=3),
+EXAMPLES = [
+    example([3, 4, 5, 1], "0011"),
+    example([6, 7, 1, 3, 8], "01100"),
+    example([2, 8, 9, 10, 1], "00011"),
 ]
+LEARNED = [(4, 5), (5, 1), (6, 7), (7, 1), (9, 10), (10, 1)]
+"""(token before, learned token)"""
+NEW = SftState(version=0, trained_tokens=0, run_hash="abc")
 
 
 class Notes:
-    """An observer that keeps what it is told."""
+    """Keeps what it is told."""
 
     def __init__(self) -> None:
-        self.steps: list[StepResult] = []
-        self.validations: list[tuple[int, float]] = []
+        self.events: list[SftEvent] = []
 
-    def said(self, message: str) -> None: ...
+    def tell(self, event: SftEvent) -> None:
+        self.events.append(event)
 
-    def stepped(self, step: int, result: StepResult, num_tokens: int) -> None:
-        assert step == len(self.steps) + 1
-        self.steps.append(result)
+    @property
+    def steps(self) -> list[Stepped]:
+        return [event for event in self.events if isinstance(event, Stepped)]
 
-    def validated(self, step: int, loss: float) -> None:
-        self.validations.append((step, loss))
+    @property
+    def validations(self) -> list[Validated]:
+        return [event for event in self.events if isinstance(event, Validated)]
 
-
-def config(**options: int) -> SftConfig:
-    return SftConfig(**{"steps": 40, "batch_size": 3, "validate_every": 15, "micro_batch_tokens": 8} | options)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def tokenizer(tmp_path: Path) -> Tokenizer:
-    save_character_tokenizer("0123456789+=", tmp_path)
-    return Tokenizer(tmp_path)
+    @property
+    def checkpoints(self) -> list[int]:
+        return [event.step for event in self.events if isinstance(event, Checkpointed)]
 
 
-def test_a_pair_is_prompt_answer_and_end(tokenizer: Tokenizer) -> None:
-    prompts = PromptSet.build([Row(prompt="1+2=", answer="3")], tokenizer, max_tokens=4).prompts
-    (pair,) = make_pairs(prompts, tokenizer)
-    assert tokenizer.decode(pair.token_ids) == "1+2=3"
-    assert pair.token_ids[-1] == tokenizer.end_token_id
-    assert list(pair.mask) == [False] * 4 + [True] * 2
+class Run:
+    """A trainer on a bigram model."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        state: SftState = NEW,
+        lr: float = 0.5,
+        stop_after: int | None = None,
+        peak_flops: float | None = None,
+        checkpoint: CheckpointConfig | None = None,
+        **options: int,
+    ) -> None:
+        config = SftConfig(
+            **{"steps": 40, "batch_size": 2, "validate_every": 15, "micro_batch_tokens": 8} | options,  # type: ignore[arg-type]
+            checkpoint=checkpoint or CheckpointConfig(every=0),
+        )
+        self.backend, self.notes = BigramBackend(lr=lr), Notes()
+        self.trainer = SftTrainer(
+            config,
+            backend=self.backend,
+            mesh=SingleRank(),
+            sizes=SIZES,
+            state=state,
+            checkpoints=Checkpoints(folder, config.checkpoint.keep),
+            tell=self.notes.tell,
+            is_stopping=lambda: len(self.notes.steps) == stop_after,
+            peak_flops=peak_flops,
+        )
+
+    def train(self, held_out: list[Example] | None = None) -> Exit:
+        return self.trainer.train(EXAMPLES, held_out or [])
 
 
-def test_the_validation_loss_is_the_mean_over_answer_tokens() -> None:
-    backend = BigramBackend()
-    log_p = torch.log_softmax(backend.table.detach(), 1)
-    answers = [(4, 5), (5, 1), (6, 7), (7, 1), (9, 10), (10, 1)]
-    expected = -sum(float(log_p[last, token]) for last, token in answers) / len(answers)
-    trainer = SftTrainer(config(), backend, Notes())
-    assert trainer.validation_loss(PAIRS) == pytest.approx(expected, rel=1e-5)
+def test_the_validation_loss_is_the_mean_over_learned_tokens(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    log_p = torch.log_softmax(run.backend.table.detach(), 1)
+    expected = -sum(float(log_p[before, token]) for before, token in LEARNED) / len(LEARNED)
+    assert run.trainer.validation_loss(EXAMPLES) == pytest.approx(expected, rel=1e-5)
 
 
-def test_no_gradient_comes_from_the_prompt() -> None:
-    backend = BigramBackend()
-    SftTrainer(config(steps=1), backend, Notes()).train(PAIRS, [])
-    assert (backend.gradient.abs().sum(1) > 0).tolist() == [n in {4, 5, 6, 7, 9, 10} for n in range(12)]
+def test_only_learned_tokens_have_a_gradient(tmp_path: Path) -> None:
+    run = Run(tmp_path, steps=1, batch_size=3)
+    run.train()
+    assert (run.backend.gradient.abs().sum(1) > 0).tolist() == [n in {4, 5, 6, 7, 9, 10} for n in range(12)]
 
 
-@pytest.mark.parametrize("max_tokens", [5, 7, 100])
-def test_no_split_into_micro_batches_changes_the_step(max_tokens: int) -> None:
-    backend, expected = BigramBackend(), BigramBackend()
-    notes, expected_notes = Notes(), Notes()
-    SftTrainer(config(steps=1, micro_batch_tokens=max_tokens), backend, notes).train(PAIRS, [])
-    SftTrainer(config(steps=1, micro_batch_tokens=12), expected, expected_notes).train(PAIRS, [])
-    assert notes.steps[0].loss == pytest.approx(expected_notes.steps[0].loss, abs=1e-7)
-    torch.testing.assert_close(backend.gradient, expected.gradient, rtol=0, atol=1e-7)
+@pytest.mark.parametrize("max_tokens", [5, 9, 100])
+def test_no_split_into_micro_batches_changes_the_step(tmp_path: Path, max_tokens: int) -> None:
+    run, expected = (
+        Run(tmp_path / str(budget), steps=1, batch_size=3, micro_batch_tokens=budget) for budget in (max_tokens, 14)
+    )
+    assert run.train() is expected.train() is Exit.COMPLETED
+    assert run.notes.steps[0].result.loss == pytest.approx(expected.notes.steps[0].result.loss, abs=1e-7)
+    torch.testing.assert_close(run.backend.gradient, expected.backend.gradient, rtol=0, atol=1e-7)
 
 
-def test_it_learns_and_is_validated_now_and_then_and_at_the_end() -> None:
-    notes = Notes()
-    SftTrainer(config(), BigramBackend(lr=2.0), notes).train(PAIRS, PAIRS)
-    assert [step for step, _ in notes.validations] == [15, 30, 40]
-    assert notes.validations[-1][1] < 0.3 < notes.steps[0].loss
+def test_it_learns_and_is_validated_now_and_then_and_at_the_end(tmp_path: Path) -> None:
+    run = Run(tmp_path, lr=2.0)
+    run.train(EXAMPLES)
+    assert [event.step for event in run.notes.validations] == [15, 30, 40]
+    assert run.notes.validations[-1].loss < 0.3 < run.notes.steps[0].result.loss
+    last = run.notes.validations[-1]
+    assert (last.best_step, last.best_loss) == (40, last.loss)
 
 
-def test_every_pair_has_its_turn_once_an_epoch_in_an_order_of_its_own() -> None:
-    order = list(itertools.islice(epochs(50, seed=3, shuffle=True), 150))
-    thirds = [order[0:50], order[50:100], order[100:150]]
-    assert all(sorted(part) == list(range(50)) for part in thirds)
-    assert len({tuple(part) for part in thirds}) == 3
-    assert order == list(itertools.islice(epochs(50, seed=3, shuffle=True), 150))
-    assert order[:50] != list(itertools.islice(epochs(50, seed=4, shuffle=True), 50))
+def test_the_best_validation_is_kept_through_worse_ones(tmp_path: Path) -> None:
+    before = SftState(version=0, trained_tokens=0, run_hash=None, best_step=7, best_loss=0.0)
+    run = Run(tmp_path, state=before, steps=15)
+    run.train(EXAMPLES)
+    assert (run.notes.validations[0].best_step, run.notes.validations[0].best_loss) == (7, 0.0)
 
 
-def test_unshuffled_pairs_come_in_their_order() -> None:
-    assert list(itertools.islice(epochs(3, seed=3, shuffle=False), 7)) == [0, 1, 2, 0, 1, 2, 0]
+def test_a_step_says_what_it_took(tmp_path: Path) -> None:
+    run = Run(tmp_path, steps=1, batch_size=3, peak_flops=1e15)
+    run.train()
+    (step,) = run.notes.steps
+    assert (step.step, step.num_tokens, step.num_learned) == (1, 14, 6)
+    assert step.step_s > 0 and step.memory_gib > 0 and step.imbalance >= 1
+    assert step.mfu is not None and 0 < step.mfu < 1
 
 
-def test_a_loss_that_stays_not_finite_ends_it() -> None:
-    backend, notes = BigramBackend(), Notes()
+def test_without_a_known_peak_there_is_no_mfu(tmp_path: Path) -> None:
+    run = Run(tmp_path, steps=1)
+    run.train()
+    assert run.notes.steps[0].mfu is None
+
+
+def test_checkpoints_come_now_and_then_and_at_the_end_and_the_newest_are_kept(tmp_path: Path) -> None:
+    run = Run(tmp_path, steps=11, checkpoint=CheckpointConfig(every=3, keep=2))
+    run.train(EXAMPLES)
+    assert run.notes.checkpoints == [3, 6, 9, 11]
+    assert Checkpoints(tmp_path, keep=2).versions() == [9, 11]
+    state = read_state(tmp_path / "00000011", SftState)
+    assert (state.version, state.run_hash, state.best_step) == (11, "abc", 11)
+    assert state.trained_tokens == sum(event.num_learned for event in run.notes.steps)
+
+
+def test_a_resumed_run_is_the_run_that_never_stopped(tmp_path: Path) -> None:
+    whole = Run(tmp_path / "whole", steps=11)
+    whole.train(EXAMPLES)
+    first = Run(tmp_path / "parts", steps=11, stop_after=4)
+    assert first.train(EXAMPLES) is Exit.STOPPED
+    checkpoint = Checkpoints(tmp_path / "parts", keep=2).latest
+    assert checkpoint is not None
+    second = Run(tmp_path / "parts", steps=11, state=read_state(checkpoint, SftState))
+    second.trainer.load(checkpoint)
+    assert second.train(EXAMPLES) is Exit.COMPLETED
+    steps = [*first.notes.steps, *second.notes.steps]
+    assert [event.result for event in steps] == [event.result for event in whole.notes.steps]
+    assert [event.step for event in steps] == list(range(1, 12))
+    assert torch.equal(second.backend.table, whole.backend.table)
+
+
+def test_a_stop_ends_after_its_step_with_a_checkpoint(tmp_path: Path) -> None:
+    run = Run(tmp_path, stop_after=2)
+    assert run.train() is Exit.STOPPED
+    assert len(run.notes.steps) == 2 and run.notes.checkpoints == [2]
+
+
+def test_a_stop_in_the_last_step_is_no_stop(tmp_path: Path) -> None:
+    assert Run(tmp_path, steps=2, stop_after=2).train() is Exit.COMPLETED
+
+
+def test_a_loss_that_stays_not_finite_ends_it(tmp_path: Path) -> None:
+    run = Run(tmp_path)
     with torch.no_grad():
-        backend.table[:] = math.nan
+        run.backend.table[:] = math.nan
+    with pytest.raises(NonFiniteError, match=r"lower optimizer\.lr"):
+        run.train()
+    assert len(run.notes.steps) == MAX_SKIPPED + 1
+    assert all(event.result.skipped for event in run.notes.steps)
+
+
+def test_steps_skipped_before_a_resumption_count(tmp_path: Path) -> None:
+    state = SftState(version=3, trained_tokens=1, run_hash=None, skipped_in_a_row=MAX_SKIPPED)
+    run = Run(tmp_path, state=state)
+    with torch.no_grad():
+        run.backend.table[:] = math.nan
     with pytest.raises(NonFiniteError):
-        SftTrainer(config(), backend, notes).train(PAIRS, [])
-    assert len(notes.steps) == MAX_SKIPPED
-    assert all(step.skipped for step in notes.steps)
-
-
-def test_a_first_token_is_never_an_answer() -> None:
-    backend = BigramBackend()
-    scores = backend.forward(PackedSequences.pack([p.token_ids for p in PAIRS]), 1.0)
-    assert scores.logprobs[[0, 4, 7]].tolist() == [0.0, 0.0, 0.0]
+        run.train()
+    assert len(run.notes.steps) == 1

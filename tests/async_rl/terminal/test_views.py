@@ -5,7 +5,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from async_rl.terminal.live_view import LiveView
+from async_rl.terminal.panel import run_panel
 from async_rl.terminal.plain_view import PlainView
+from async_rl.terminal.status import RunStatus
 from async_rl.terminal.view import View, open_view
 from tests.async_rl.terminal.snapshots import starting, training
 
@@ -15,9 +17,10 @@ def plain() -> tuple[PlainView, io.StringIO]:
     return PlainView(Console(file=stream, width=60)), stream
 
 
-def live() -> tuple[LiveView, io.StringIO]:
+def live() -> tuple[LiveView[RunStatus], io.StringIO]:
     stream = io.StringIO()
-    return LiveView(Console(file=stream, width=100, height=40, force_terminal=True, _environ={"TERM": "xterm"})), stream
+    console = Console(file=stream, width=100, height=40, force_terminal=True, _environ={"TERM": "xterm"})
+    return LiveView(console, run_panel), stream
 
 
 def test_plain_lines_are_whole_and_say_where_the_run_is() -> None:
