@@ -93,12 +93,13 @@ def output_layer(model: GPTModel, *, vocab_size: int, trains: bool) -> OutputLay
     def gather(mine: torch.Tensor) -> torch.Tensor:
         if group.size() == 1:
             return mine[None]
-        everyone = mine.new_empty(group.size(), *mine.shape)
+        everyone = mine.new_empty(group.size() * mine.shape[0], *mine.shape[1:])
         dist.all_gather_into_tensor(everyone, mine, group=group)
-        return everyone
+        return everyone.view(group.size(), *mine.shape)
 
     shard = VocabularyShard.of_rank(group.rank(), num_rows=weight.shape[0], vocab_size=vocab_size, gather=gather)
-    return OutputLayer(weight=weight, vocabulary=shard, gradient=weight.main_grad if trains else None)
+    gradient = weight.main_grad if trains and weight.requires_grad else None
+    return OutputLayer(weight=weight, vocabulary=shard, gradient=gradient)
 
 
 def value_head(model: GPTModel) -> ValueHead:
