@@ -32,10 +32,11 @@ wrong type, numbers out of range and options that contradict each other are refu
 A list stands in brackets: `reject: [seq_mean_k3:0.01, token_k1:0.5_2.0]` in YAML (no space after a colon in it), and
 on the command line, in quotes for the shell, `'correction.reject=[seq_mean_k3:0.01,token_k1:0.5_2.0]'`.
 
-Corrections have presets: `defaults: [run_schema, correction: decoupled_token_is, _self_]` in any file, or
-`correction=decoupled_token_is` on the command line, which takes the place of the file's choice. What the file sets
-itself wins over a preset, wherever that is chosen; a single option on the command line wins over both.
-`async-rl presets` lists them. A folder `correction` next to the config file adds others.
+Parts of a config come along as groups, each a folder of files: `model`, `cluster`, `learner`, `generation`, `staleness`
+and `correction`. A file chooses with `defaults: [run_schema, model: qwen3-8b, staleness: strict, _self_]`, the command
+line with `staleness=strict`, which takes the place of the file's choice. What the file sets itself wins over a group,
+wherever that is chosen; a single option on the command line wins over both. A folder of the group's name next to the
+config file adds others. `async-rl presets` lists those of the correction; docs/scale.md says how to choose the rest.
 """
 
 _TYPES: dict[object, str] = {
