@@ -34,7 +34,7 @@ class SftSummary(Part, frozen=True, kw_only=True):
     tokens_per_s: float | None
     """Tokens of all steps over the time that they took."""
     mfu: float | None
-    """Share of the devices' peak over the same time; null where the peak is not known."""
+    """Share of the devices' peak over the same time."""
     memory_gib: float | None
     """The most that a rank held."""
     exit: Exit
@@ -56,11 +56,11 @@ class SftSummaryBuilder:
     best: BestValidation = field(default_factory=lambda: BestValidation(loss=None, step=None))
     _num_tokens: int = 0
     _step_s: float = 0.0
-    _mfu_s: float | None = 0.0
+    _mfu_s: float = 0.0
     _memory_gib: float | None = None
 
     def stepped(
-        self, *, loss: float, num_tokens: int, num_learned: int, step_s: float, mfu: float | None, memory_gib: float
+        self, *, loss: float, num_tokens: int, num_learned: int, step_s: float, mfu: float, memory_gib: float
     ) -> None:
         """A step is done."""
         self.steps += 1
@@ -68,7 +68,7 @@ class SftSummaryBuilder:
         self.losses.append(loss)
         self._num_tokens += num_tokens
         self._step_s += step_s
-        self._mfu_s = None if mfu is None or self._mfu_s is None else self._mfu_s + mfu * step_s
+        self._mfu_s += mfu * step_s
         self._memory_gib = memory_gib
 
     def validated(self, *, loss: float, best_step: int, best_loss: float | None) -> None:
@@ -87,7 +87,7 @@ class SftSummaryBuilder:
             trained_tokens=self.trained_tokens,
             wall_s=wall_s,
             tokens_per_s=self._num_tokens / self._step_s if is_timed else None,
-            mfu=self._mfu_s / self._step_s if is_timed and self._mfu_s is not None else None,
+            mfu=self._mfu_s / self._step_s if is_timed else None,
             memory_gib=self._memory_gib,
             exit=exit_,
         )

@@ -47,9 +47,9 @@ class SftTrainer:
         sizes: ModelSizes,
         state: SftState,
         checkpoints: Checkpoints,
+        peak_flops: float,
         tell: Tell,
         is_stopping: Callable[[], bool] = lambda: False,
-        peak_flops: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """
@@ -60,9 +60,9 @@ class SftTrainer:
             sizes: of the model.
             state: to begin with; version 0, or that of a checkpoint where `load` follows.
             checkpoints: of the run.
+            peak_flops: floating-point operations a second that the devices of all ranks do at most.
             tell: is told what happens.
             is_stopping: whether this process was asked to end; one rank that says so ends all of them.
-            peak_flops: floating-point operations a second of all ranks' devices at most; None: not known.
             clock: seconds, monotonic.
         """
         self._config = config
@@ -164,9 +164,7 @@ class SftTrainer:
             )
         )
 
-    def _mfu(self, examples: Sequence[Example], step_s: float) -> float | None:
-        if self._peak_flops is None:
-            return None
+    def _mfu(self, examples: Sequence[Example], step_s: float) -> float:
         flops = self._flops.training(
             tokens=sum(map(len, examples)),
             scored_tokens=sum(example.num_scored for example in examples),

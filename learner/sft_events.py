@@ -38,8 +38,8 @@ class Stepped:
     step_s: float
     imbalance: float
     """Of the micro-batches of all shards: the costliest over the mean."""
-    mfu: float | None
-    """Share of the devices' peak that the step came to; None where the peak is not known."""
+    mfu: float
+    """Share of the devices' peak that the step came to."""
     memory_gib: float
     """The most that a rank has held so far."""
 

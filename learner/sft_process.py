@@ -9,6 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from async_rl.checkpoints import Checkpoints, SftState, read_state
 from async_rl.config.schema import ModelConfig, SftConfig
 from async_rl.data.chat import Chat
@@ -23,9 +25,10 @@ from async_rl.sizing.model_json import read_sizes
 from async_rl.summary import Exit
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.mesh import MegatronMesh
-from learner.megatron.runtime import Ground
+from learner.megatron.runtime import Ground, device
 from learner.model_folder import create_model
 from learner.model_shape import read_shape
+from learner.peak_flops import peak_flops
 from learner.sft import SftTrainer
 from learner.sft_events import Began, Said, SftEvent, Tell
 
@@ -70,13 +73,9 @@ def run_sft(config: SftConfig, start: SftStart, ground: Ground, *, tell: Tell, i
     training, held_out = [
         _examples(config, start.model, tokenizer, is_held_out=is_held_out, tell=tell) for is_held_out in (False, True)
     ]
-    backend = MegatronBackend(
-        ground,
-        ModelConfig(path=str(start.model), dtype=config.model.dtype),
-        config.optimizer,
-        num_steps=config.steps,
-        recompute=config.recompute,
-    )
+    model = ModelConfig(path=str(start.model), dtype=config.model.dtype)
+    backend = MegatronBackend(ground, model, config.optimizer, num_steps=config.steps, recompute=config.recompute)
+    num_ranks = ground.parallel.ranks_of_copy * ground.parallel.dp
     with closing(backend):
         trainer = SftTrainer(
             config,
@@ -85,17 +84,22 @@ def run_sft(config: SftConfig, start: SftStart, ground: Ground, *, tell: Tell, i
             sizes=read_sizes(start.model),
             state=start.state,
             checkpoints=Checkpoints(start.folder.checkpoints, config.checkpoint.keep),
+            peak_flops=num_ranks * mesh.largest(_rank_flops(config)),
             tell=tell,
             is_stopping=is_stopping,
         )
         if start.checkpoint is not None:
             trainer.load(start.checkpoint)
-        num_ranks = ground.parallel.ranks_of_copy * ground.parallel.dp
         tell(Began(num_examples=len(training), num_held_out=len(held_out), num_ranks=num_ranks))
         exit_ = trainer.train(training, held_out)
         if exit_ is Exit.COMPLETED:
             backend.export(Path(config.output))
     return exit_
+
+
+def _rank_flops(config: SftConfig) -> float:
+    dtype: torch.dtype = getattr(torch, config.model.dtype)
+    return peak_flops(config.cluster.peak_tflops, device=device(), dtype=dtype)
 
 
 def _tell_nobody(event: SftEvent) -> None:

@@ -107,9 +107,10 @@ class SftWatcher:
             "sft/learned_tokens": float(event.num_learned),
             "sft/tokens_per_s": step.tokens_per_s,
             "sft/imbalance": event.imbalance,
+            "sft/mfu": event.mfu,
             "sft/memory_gib": event.memory_gib,
         }
-        self._write(event.step, scalars if event.mfu is None else scalars | {"sft/mfu": event.mfu})
+        self._write(event.step, scalars)
         losses = (*self._status.losses, result.loss)
         self._show(replace(self._status, step=event.step, last=step, losses=losses))
 

@@ -14,7 +14,7 @@ class Step:
     grad_norm: float
     lr: float
     tokens_per_s: float
-    mfu: float | None
+    mfu: float
     memory_gib: float
 
 

@@ -72,8 +72,7 @@ class PlainSftView:
 
 def describe(step: Step) -> str:
     """Loss, learning rate and speed in a line."""
-    words = f"loss {step.loss:.4f}  lr {step.lr:.1e}  {step.tokens_per_s:,.0f} tok/s"
-    return words if step.mfu is None else f"{words}  MFU {step.mfu:.1%}"
+    return f"loss {step.loss:.4f}  lr {step.lr:.1e}  {step.tokens_per_s:,.0f} tok/s  MFU {step.mfu:.1%}"
 
 
 def sft_panel(status: SftStatus) -> Panel:
@@ -111,9 +110,8 @@ def _curves(status: SftStatus) -> Table:
 
 def _speed(status: SftStatus, step: Step) -> Text:
     ranks = "1 rank" if status.num_ranks == 1 else f"{status.num_ranks} ranks"
-    mfu = "" if step.mfu is None else f"MFU {step.mfu:.1%}  "
     return Text(
-        f"{'speed':<10} {step.tokens_per_s:,.0f} tokens/s  {mfu}{ranks}, {step.memory_gib:.1f} GiB at most   "
+        f"{'speed':<10} {step.tokens_per_s:,.0f} tokens/s  MFU {step.mfu:.1%}  {ranks}, {step.memory_gib:.1f} GiB at most   "
         f"lr {step.lr:.1e}  grad norm {step.grad_norm:.3f}",
         overflow="fold",
     )

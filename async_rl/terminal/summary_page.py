@@ -45,8 +45,7 @@ def sft_summary_page(summary: SftSummary, places: Places) -> RenderableType:
     table.add_row(
         "trained", f"{summary.steps} steps, {summary.trained_tokens:,} tokens learned, in {duration(summary.wall_s)}"
     )
-    mfu = "" if summary.mfu is None else f", MFU {summary.mfu:.1%}"
-    table.add_row("speed", f"{number(summary.tokens_per_s, ',.0f')} tokens/s{mfu}")
+    table.add_row("speed", f"{number(summary.tokens_per_s, ',.0f')} tokens/s, MFU {number(summary.mfu, '.1%')}")
     table.add_row("memory", f"{number(summary.memory_gib, '.2f')} GiB a rank at most")
     return _page([table, Text(""), _places(places)], summary.exit)
 

@@ -59,7 +59,6 @@ class Run:
         state: SftState = NEW,
         lr: float = 0.5,
         stop_after: int | None = None,
-        peak_flops: float | None = None,
         checkpoint: CheckpointConfig | None = None,
         **options: int,
     ) -> None:
@@ -77,7 +76,7 @@ class Run:
             checkpoints=Checkpoints(folder, config.checkpoint.keep),
             tell=self.notes.tell,
             is_stopping=lambda: len(self.notes.steps) == stop_after,
-            peak_flops=peak_flops,
+            peak_flops=1e15,
         )
 
     def train(self, held_out: list[Example] | None = None) -> Exit:
@@ -124,18 +123,12 @@ def test_the_best_validation_is_kept_through_worse_ones(tmp_path: Path) -> None:
 
 
 def test_a_step_says_what_it_took(tmp_path: Path) -> None:
-    run = Run(tmp_path, steps=1, batch_size=3, peak_flops=1e15)
+    run = Run(tmp_path, steps=1, batch_size=3)
     run.train()
     (step,) = run.notes.steps
     assert (step.step, step.num_tokens, step.num_learned) == (1, 14, 6)
     assert step.step_s > 0 and step.memory_gib > 0 and step.imbalance >= 1
-    assert step.mfu is not None and 0 < step.mfu < 1
-
-
-def test_without_a_known_peak_there_is_no_mfu(tmp_path: Path) -> None:
-    run = Run(tmp_path, steps=1)
-    run.train()
-    assert run.notes.steps[0].mfu is None
+    assert 0 < step.mfu < 1
 
 
 def test_checkpoints_come_now_and_then_and_at_the_end_and_the_newest_are_kept(tmp_path: Path) -> None:

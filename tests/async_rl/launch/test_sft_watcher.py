@@ -69,23 +69,18 @@ def test_each_number_is_kept_by_its_documented_name(watcher: SftWatcher, tmp_pat
     assert all(f"`{name}`" in documented for name in step["scalars"] | validation["scalars"])
 
 
-def test_where_the_peak_is_not_known_no_mfu_is_kept(watcher: SftWatcher, tmp_path: Path) -> None:
-    watcher.tell(replace(STEP, mfu=None))
-    assert "sft/mfu" not in (tmp_path / "metrics.jsonl").read_text()
-
-
 def test_without_a_terminal_there_are_lines(watcher: SftWatcher, shown: StringIO) -> None:
     watcher.tell(Said(message="3 of 9 rows are [too] long"))
     watcher.tell(Began(num_examples=1234, num_held_out=56, num_ranks=2))
     watcher.tell(STEP)
-    watcher.tell(replace(STEP, step=6, mfu=None))
+    watcher.tell(replace(STEP, step=6))
     watcher.tell(VALIDATED)
     watcher.tell(Checkpointed(step=6, folder="runs/it/checkpoints/00000006"))
     assert shown.getvalue().splitlines() == [
         "3 of 9 rows are [too] long",
         "Training on 1,234 rows, 56 held out.",
         "step 5/6  loss 0.5000  lr 1.2e-01  200 tok/s  MFU 40.0%  left 0:10",
-        "step 6/6  loss 0.5000  lr 1.2e-01  200 tok/s",
+        "step 6/6  loss 0.5000  lr 1.2e-01  200 tok/s  MFU 40.0%",
         "step 6/6  validation loss 0.2500",
     ]
 
