@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from async_rl.sizing.flops import ModelFlops
-from learner.backend import LazyLogits, LossFunction, StepResult, TokenScores, TrainBackend, ValueLoss
+from learner.backend import LazyLogits, LossFunction, ScoringBackend, StepResult, TokenScores, ValueLoss
+from learner.mesh import Mesh, SingleRank
 from learner.packing import PackedSequences
 
 VOCABULARY = 12
@@ -19,22 +20,24 @@ FLOPS = ModelFlops(per_token=100, per_scored_token=10, per_pair=1)
 
 
 class Table:
-    """Numbers that gradient descent moves, and which of its calls were made."""
+    """Numbers that gradient descent moves, by all ranks' losses, and which of its calls were made."""
 
-    def __init__(self, numbers: Tensor, *, lr: float) -> None:
+    def __init__(self, numbers: Tensor, *, lr: float, mesh: Mesh | None = None) -> None:
         self.table = numbers.requires_grad_()
         self.gradient = torch.zeros_like(numbers)
         """Of the last step."""
         self.calls: list[str] = []
         self._lr = lr
+        self._mesh = mesh or SingleRank()
 
     def descend(self, losses: Sequence[Callable[[], Tensor]]) -> StepResult:
         self.calls.append("step")
-        gradient, total = torch.zeros_like(self.table), 0.0
+        gradient, sum_of_losses = torch.zeros_like(self.table), torch.zeros((), dtype=torch.float64)
         for loss in losses:
             value = loss()
             gradient = gradient + torch.autograd.grad(value, self.table)[0]
-            total += float(value.detach())
+            sum_of_losses += value.detach()
+        gradient, total = self._mesh.merge(gradient), float(self._mesh.merge(sum_of_losses))
         self.gradient = gradient
         is_finite = math.isfinite(total) and bool(gradient.isfinite().all())
         if is_finite:
@@ -58,9 +61,9 @@ class Table:
 class BigramBackend(Table):
     """p(token | the token before it) = softmax(table[the token before it])."""
 
-    def __init__(self, *, lr: float = 0.5, seed: int = 0) -> None:
+    def __init__(self, *, lr: float = 0.5, seed: int = 0, mesh: Mesh | None = None) -> None:
         generator = torch.Generator().manual_seed(seed)
-        super().__init__(torch.randn(VOCABULARY, VOCABULARY, generator=generator), lr=lr)
+        super().__init__(torch.randn(VOCABULARY, VOCABULARY, generator=generator), lr=lr, mesh=mesh)
 
     def score(
         self,
@@ -68,7 +71,7 @@ class BigramBackend(Table):
         *,
         temperature: float,
         with_sum_pi_squared: bool = False,
-        reference: TrainBackend | None = None,
+        reference: ScoringBackend | None = None,
     ) -> list[TokenScores]:
         self.calls.append("score")
         theirs = logits_of(reference, micro_batches)
@@ -103,7 +106,7 @@ class BigramBackend(Table):
         loss: LossFunction,
         *,
         temperature: float,
-        reference: TrainBackend | None = None,
+        reference: ScoringBackend | None = None,
     ) -> StepResult:
         theirs = logits_of(reference, micro_batches)
 
@@ -118,6 +121,9 @@ class BigramBackend(Table):
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield "table", self.table.detach()
+
+    def named_adapters(self) -> Iterator[tuple[str, Tensor]]:
+        yield from ()
 
     def export(self, folder: Path) -> None:
         self.calls.append("export")
@@ -137,8 +143,8 @@ class TableLogits:
 class BigramCritic(Table):
     """V(state) = table[its last token]."""
 
-    def __init__(self, *, lr: float = 0.5) -> None:
-        super().__init__(torch.zeros(VOCABULARY), lr=lr)
+    def __init__(self, *, lr: float = 0.5, mesh: Mesh | None = None) -> None:
+        super().__init__(torch.zeros(VOCABULARY), lr=lr, mesh=mesh)
 
     def values(self, micro_batches: Sequence[PackedSequences]) -> list[Tensor]:
         self.calls.append("values")
@@ -160,6 +166,6 @@ def before(sequences: PackedSequences) -> Tensor:
     return sequences.token_ids[sequences.sources]
 
 
-def logits_of(reference: TrainBackend | None, micro_batches: Sequence[PackedSequences]) -> Sequence[LazyLogits | None]:
+def logits_of(reference: ScoringBackend | None, micro_batches: Sequence[PackedSequences]) -> Sequence[LazyLogits | None]:
     """One a micro-batch."""
     return [None] * len(micro_batches) if reference is None else reference.lazy_logits(micro_batches)
