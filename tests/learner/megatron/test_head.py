@@ -53,7 +53,7 @@ class Learned:
 
     def by_sequence(self) -> dict[int, Tensor]:
         """[5, t − 1]: scores and values of the tokens of each sequence of its shard but the first."""
-        found = {}
+        found: dict[int, Tensor] = {}
         for part, scores, values in zip(self.plan, self.scores, self.values, strict=True):
             assert scores.sum_pi_squared is not None and scores.exact_kl is not None
             columns = [scores.logprobs, scores.entropy, scores.sum_pi_squared, scores.exact_kl, values]
@@ -98,7 +98,7 @@ def learn(place: Place, folder: Path, parallel: ParallelConfig, plans: Sequence[
 
 
 ALL: Plan = (tuple(range(len(LENGTHS))),)
-LAYOUTS = {
+LAYOUTS: dict[str, tuple[int, ParallelConfig, Sequence[Plan]]] = {
     "tp2": (2, ParallelConfig(tp=2), [((0, 1, 2), (3, 4, 5))]),
     "tp2, sequence parallel": (2, ParallelConfig(tp=2, sequence_parallel=True), [((5, 1), (), (0, 2, 3, 4))]),
     "pp2": (2, ParallelConfig(pp=2), [((0, 1), (), (2, 3), (4, 5))]),
