@@ -6,11 +6,13 @@ worker; the engine calls the methods by name. Only bytes, strings and numbers su
 
 import multiprocessing
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 import torch
 import vllm._custom_ops
+from vllm.config import VllmConfig
 from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
 from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 
@@ -40,6 +42,7 @@ class VllmWorker(Protocol):
     """The worker as the extension sees it."""
 
     weight_stage: WeightStage
+    vllm_config: VllmConfig
 
     def get_model(self) -> LoadableModel:
         """The model that this worker runs."""
@@ -52,9 +55,10 @@ class WeightLoader:
     # A worker never calls the constructors of its extensions, and a process has one worker.
     weight_stage = WeightStage(ShmWeightSubscriber())
 
-    def begin_staging(self, manifest: bytes) -> None:
+    def begin_staging(self: VllmWorker, manifest: bytes) -> None:
         """Starts to read and verify a version, beside generation."""
-        self.weight_stage.begin(msgspec.msgpack.decode(manifest, type=WeightManifest))
+        base = Path(self.vllm_config.model_config.model)
+        self.weight_stage.begin(msgspec.msgpack.decode(manifest, type=WeightManifest), base)
 
     def poll_staging(self) -> tuple[bool, str]:
         """See `WeightStage.poll`."""
@@ -63,9 +67,10 @@ class WeightLoader:
     def load_staged(self: VllmWorker) -> None:
         """Overwrites the model's parameters. The engine must stand still, and must not go on if this raises."""
         model = self.get_model()
-        loaded = model.load_weights(self.weight_stage.take())
+        staged = self.weight_stage.take()
+        loaded = model.load_weights(staged.tensors)
         missing = {name for name, _ in model.named_parameters()} - loaded
-        if missing:
+        if missing and not staged.is_adapter:
             raise ValueError(f"the published version has no {', '.join(sorted(missing))}")
         _pack_experts(model)
 

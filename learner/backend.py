@@ -93,8 +93,8 @@ class Trainable(Protocol):
         """Gives up process groups and threads; nothing may be called afterwards."""
 
 
-class TrainBackend(Trainable, Protocol):
-    """A causal language model with its optimizer."""
+class ScoringBackend(Protocol):
+    """A causal language model that says how likely tokens are."""
 
     def score(
         self,
@@ -102,7 +102,7 @@ class TrainBackend(Trainable, Protocol):
         *,
         temperature: float,
         with_sum_pi_squared: bool = False,
-        reference: "TrainBackend | None" = None,
+        reference: "ScoringBackend | None" = None,
     ) -> list[TokenScores]:
         """What the model says of each scored token, without gradient; on the CPU, on every rank.
 
@@ -113,13 +113,20 @@ class TrainBackend(Trainable, Protocol):
             reference: fill `exact_kl` with the KL to this model.
         """
 
+    def lazy_logits(self, micro_batches: Sequence[PackedSequences]) -> Sequence[LazyLogits]:
+        """A forward pass without gradient that stops before the output layer; valid until the next `step` or `load`."""
+
+
+class TrainBackend(Trainable, ScoringBackend, Protocol):
+    """A causal language model with its optimizer."""
+
     def step(
         self,
         micro_batches: Sequence[PackedSequences],
         loss: LossFunction,
         *,
         temperature: float,
-        reference: "TrainBackend | None" = None,
+        reference: "ScoringBackend | None" = None,
     ) -> StepResult:
         """One optimizer step on the gradient of the sum of the micro-batch losses.
 
@@ -129,12 +136,12 @@ class TrainBackend(Trainable, Protocol):
         second and third one through its output layer.
         """
 
-    def lazy_logits(self, micro_batches: Sequence[PackedSequences]) -> Sequence[LazyLogits]:
-        """A forward pass without gradient that stops before the output layer; valid until the next `step` or `load`."""
-
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Weights in Hugging Face names and layout. A tensor may be a view of the live weights:
         it is valid until the next `step` or `load`."""
+
+    def named_adapters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """LoRA's matrices alone, in PEFT's names and float32; `lora_B` has the scale inside. As `named_weights`."""
 
     def export(self, folder: Path) -> None:
         """Writes a Hugging Face folder: config, safetensors, and the tokenizer of the source folder."""

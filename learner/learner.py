@@ -182,7 +182,8 @@ class Learner:
         return {"learner/memory_gib": memory_gib, "learner/tflops": flops / max(busy_s, 1e-9) / 1e12, **mfu}
 
     def _publish(self) -> None:
-        weights = self._roles.policy.named_weights()
+        policy = self._roles.policy
+        weights = policy.named_adapters() if self._config.learner.lora.sends_adapter else policy.named_weights()
         if self._publisher is None:
             # The speaker gets from this rank what it alone holds.
             deque(weights, maxlen=0)

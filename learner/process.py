@@ -18,6 +18,7 @@ from async_rl.sizing.flops import ModelFlops
 from async_rl.sizing.model_json import read_sizes
 from async_rl.weights.shm import ShmWeightPublisher
 from async_rl.weights.transport import WeightPublisher
+from learner.backend import ScoringBackend
 from learner.batch_source import ControllerBatchSource
 from learner.learner import Learner
 from learner.megatron.backend import MegatronBackend
@@ -100,7 +101,11 @@ def _socket(config: RunConfig, rank: int, *, address: str, incarnation: str) -> 
 def _open_roles(config: RunConfig, ground: Ground, stack: ExitStack) -> Roles:
     """The models that the objective asks for, closed with the stack."""
     policy = stack.enter_context(closing(_policy(config, ground)))
-    reference = stack.enter_context(closing(_reference(config, ground))) if config.kl.coef > 0 else None
+    reference: ScoringBackend | None = None
+    if config.kl.coef > 0 and config.learner.lora.rank:
+        reference = policy.without_adapters()
+    elif config.kl.coef > 0:
+        reference = stack.enter_context(closing(_reference(config, ground)))
     critic = stack.enter_context(closing(_critic(config, ground))) if ScoringPlan.of(config).values else None
     return Roles(policy=policy, reference=reference, critic=critic)
 
@@ -112,6 +117,7 @@ def _policy(config: RunConfig, ground: Ground) -> MegatronBackend:
         config.learner.optimizer,
         num_steps=optimizer_steps(config),
         recompute=config.learner.recompute,
+        lora=config.learner.lora if config.learner.lora.rank else None,
     )
 
 

@@ -5,7 +5,7 @@ Owns which role is there for what. Knows no library: `learner.process` builds th
 
 from dataclasses import dataclass
 
-from learner.backend import TrainBackend, ValueBackend
+from learner.backend import ScoringBackend, TrainBackend, ValueBackend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,7 +13,7 @@ class Roles:
     """Who scores and who trains."""
 
     policy: TrainBackend
-    reference: TrainBackend | None = None
+    reference: ScoringBackend | None = None
     """Frozen; for the KL. None where `kl.coef` is 0."""
     critic: ValueBackend | None = None
     """For estimators that need values; None otherwise."""

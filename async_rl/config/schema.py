@@ -7,6 +7,7 @@ Everybody else receives a part of this tree, already validated.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from async_rl.config.lora import LoraConfig
 from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.objective import AdvantageConfig, CorrectionConfig, KLConfig, LossConfig
 from async_rl.config.option import option, section
@@ -267,6 +268,7 @@ class LearnerConfig:
         "Activations computed again in the backward pass: `none`, `selective` (those of attention) or `full` (all but "
         "each layer's input). Less memory for more time, the same numbers.",
     )
+    lora: LoraConfig = section(LoraConfig, "Adapters of low rank that train in the place of all weights.")
     optimizer: OptimizerConfig = section(OptimizerConfig, "The optimizer.")
     max_skipped: int = option(
         5, "Steps skipped in a row for loss or gradients that are not finite, before the run stops.", minimum=0

@@ -11,11 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from async_rl.config.lora import LoraConfig
 from async_rl.config.parallel import Recompute
 from async_rl.config.schema import ModelConfig, OptimizerConfig
 from learner import model_folder
-from learner.backend import LazyLogits, LossFunction, StepResult, TokenScores, TrainBackend
+from learner.backend import LazyLogits, LossFunction, ScoringBackend, StepResult, TokenScores
+from learner.megatron import names
 from learner.megatron.head import Head, output_layer, scored_rows
+from learner.megatron.lora import Lora
 from learner.megatron.network import Network
 from learner.megatron.runtime import Ground
 from learner.megatron.weights import named_weights
@@ -37,6 +40,7 @@ class MegatronBackend:
         *,
         num_steps: int,
         recompute: Recompute = Recompute.none,
+        lora: LoraConfig | None = None,
     ) -> None:
         """Loads a Hugging Face folder; a `ModelError` where that cannot be done.
 
@@ -46,8 +50,11 @@ class MegatronBackend:
             optimizer: None for a model that only scores and exports.
             num_steps: optimizer steps of the whole run, which the schedule is stretched over.
             recompute: which activations are made again in the backward pass.
+            lora: adapters that train in the place of all weights.
         """
-        self._network = Network(ground, model, Head.VOCABULARY, optimizer, num_steps=num_steps, recompute=recompute)
+        self._network = Network(
+            ground, model, Head.VOCABULARY, optimizer, num_steps=num_steps, recompute=recompute, lora=lora
+        )
 
     def score(
         self,
@@ -55,7 +62,7 @@ class MegatronBackend:
         *,
         temperature: float,
         with_sum_pi_squared: bool = False,
-        reference: TrainBackend | None = None,
+        reference: ScoringBackend | None = None,
     ) -> list[TokenScores]:
         """See `TrainBackend`."""
         theirs = None if reference is None else reference.lazy_logits(micro_batches)
@@ -78,7 +85,7 @@ class MegatronBackend:
         loss: LossFunction,
         *,
         temperature: float,
-        reference: TrainBackend | None = None,
+        reference: ScoringBackend | None = None,
     ) -> StepResult:
         """See `TrainBackend`.
 
@@ -109,7 +116,20 @@ class MegatronBackend:
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """See `TrainBackend`; on the model's device, to the speaker, and nothing to other ranks."""
-        return named_weights(self._network.chunks, self._network.shape, lambda parameter: parameter)
+        lora = self._network.lora
+        value = _itself if lora is None else lora.merged
+        return named_weights(self._network.chunks, self._network.shape, value)
+
+    def named_adapters(self) -> Iterator[tuple[str, Tensor]]:
+        """See `TrainBackend`; as `named_weights`."""
+        network, lora = self._network, self._network.lora
+        assert lora is not None
+        return named_weights(network.chunks, network.shape, lora.scaled, names.adapters_of(network.shape, lora.rank))
+
+    def without_adapters(self) -> "PolicyWithoutAdapters":
+        """The model that training began with, as a frozen one: it shares this one's weights."""
+        assert self._network.lora is not None
+        return PolicyWithoutAdapters(self, self._network.lora)
 
     def named_gradients(self) -> Iterator[tuple[str, Tensor]]:
         """Gradients that the last `step` used, clipped, in Hugging Face names; valid until the next."""
@@ -142,6 +162,40 @@ class MegatronBackend:
 
     def _output_layer(self, *, trains: bool = False) -> OutputLayer:
         return output_layer(self._network.top, vocab_size=self._network.shape.vocab_size, trains=trains)
+
+
+class PolicyWithoutAdapters:
+    """A `ScoringBackend` over a policy whose adapters are taken off meanwhile."""
+
+    def __init__(self, policy: MegatronBackend, lora: Lora) -> None:
+        self._policy = policy
+        self._lora = lora
+
+    def score(
+        self,
+        micro_batches: Sequence[PackedSequences],
+        *,
+        temperature: float,
+        with_sum_pi_squared: bool = False,
+        reference: ScoringBackend | None = None,
+    ) -> list[TokenScores]:
+        """See `ScoringBackend`."""
+        with self._lora.taken_off():
+            return self._policy.score(
+                micro_batches,
+                temperature=temperature,
+                with_sum_pi_squared=with_sum_pi_squared,
+                reference=reference,
+            )
+
+    def lazy_logits(self, micro_batches: Sequence[PackedSequences]) -> Sequence[LazyLogits]:
+        """See `ScoringBackend`: the output layer, which comes later, has no adapter."""
+        with self._lora.taken_off():
+            return self._policy.lazy_logits(micro_batches)
+
+
+def _itself(parameter: torch.nn.Parameter) -> Tensor:
+    return parameter
 
 
 def _gradient_of(parameter: torch.nn.Parameter) -> Tensor:

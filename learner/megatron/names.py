@@ -24,6 +24,8 @@ class Layout(Enum):
     """One above the other: gate, then up."""
     GROUPED = auto()
     """By key and value head: its q query heads, its key head, its value head, and so on for each of G."""
+    REPEATED = auto()
+    """One tensor, which Hugging Face has under several names."""
 
 
 class Split(Enum):
@@ -75,7 +77,8 @@ class Weight:
 
     def shard_shape(self, num_ranks: int) -> tuple[int, ...]:
         """Of the parameter on each of so many ranks."""
-        shapes = [list(tensor.shape) for tensor in self.tensors]
+        tensors = self.tensors[:1] if self.layout is Layout.REPEATED else self.tensors
+        shapes = [list(tensor.shape) for tensor in tensors]
         if self.split is not Split.NONE:
             for shape in shapes:
                 shape[self.split_dim] = -(-shape[self.split_dim] // num_ranks)
@@ -130,6 +133,45 @@ def output_weight_of(shape: ModelShape) -> Weight:
     name = "model.embed_tokens.weight" if shape.tie_embeddings else "lm_head.weight"
     tensor = Tensor(name, (shape.vocab_size, shape.hidden_size))
     return Weight(megatron="output_layer.weight", tensors=(tensor,), split=Split.ROWS)
+
+
+def adapters_of(shape: ModelShape, rank: int) -> Iterator[Weight]:
+    """Every parameter of LoRA adapters of a rank, in PEFT's names."""
+    for weight in body_weights_of(shape, use_te=False):
+        if weight.megatron in ADAPTED:
+            yield from _adapter(weight, rank)
+
+
+ADAPTED = tuple(
+    f"{name}.weight"
+    for name in ("self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2")
+)
+"""Parameters that adapters may stand beside, inside of a layer."""
+
+
+def _adapter(weight: Weight, rank: int) -> Iterator[Weight]:
+    """Megatron holds several projections in one matrix, whose adapter reads all their inputs once."""
+    ours = f"adapters.{weight.megatron.split('.')[-2]}"
+    down, up = ([_peft_name(tensor.name, part) for tensor in weight.tensors] for part in "AB")
+    is_column = weight.split is Split.ROWS
+    yield Weight(
+        megatron=f"{ours}.down",
+        tensors=tuple(Tensor(name, (rank, t.shape[1])) for name, t in zip(down, weight.tensors, strict=True)),
+        layout=Layout.SAME if len(down) == 1 else Layout.REPEATED,
+        split=Split.NONE if is_column else Split.COLUMNS,
+        layer=weight.layer,
+    )
+    yield Weight(
+        megatron=f"{ours}.up",
+        tensors=tuple(Tensor(name, (t.shape[0], rank)) for name, t in zip(up, weight.tensors, strict=True)),
+        layout=weight.layout,
+        split=Split.ROWS if is_column else Split.NONE,
+        layer=weight.layer,
+    )
+
+
+def _peft_name(name: str, part: str) -> str:
+    return f"base_model.model.{name.removesuffix('.weight')}.lora_{part}.weight"
 
 
 def _attention(shape: ModelShape, layer: int, use_te: bool) -> Iterator[Weight]:
@@ -199,9 +241,8 @@ def _swiglu(
 def merge(weight: Weight, parts: Sequence[torch.Tensor], shape: ModelShape) -> torch.Tensor:
     """A rank's parts of `weight.tensors` to its shard of the Megatron parameter, but for the padding at its end."""
     match weight.layout:
-        case Layout.SAME:
-            (part,) = parts
-            return part
+        case Layout.SAME | Layout.REPEATED:
+            return parts[0]
         case Layout.STACKED:
             return torch.cat(list(parts))
         case Layout.GROUPED:
@@ -215,6 +256,8 @@ def split(weight: Weight, shard: torch.Tensor, shape: ModelShape) -> list[torch.
     match weight.layout:
         case Layout.SAME:
             return [shard]
+        case Layout.REPEATED:
+            return [shard] * len(weight.tensors)
         case Layout.STACKED:
             return list(shard.chunk(len(weight.tensors)))
         case Layout.GROUPED:

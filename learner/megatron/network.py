@@ -20,11 +20,13 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
+from async_rl.config.lora import LoraConfig
 from async_rl.config.parallel import Recompute
 from async_rl.config.schema import ModelConfig, OptimizerConfig
 from learner.backend import StepResult
 from learner.megatron import checkpoint, runtime
 from learner.megatron.head import Head
+from learner.megatron.lora import Lora
 from learner.megatron.micro_batch import MicroBatch
 from learner.megatron.model import HiddenStates, build_chunks
 from learner.megatron.optimizer import GuardedOptimizer
@@ -57,6 +59,7 @@ class Network:
         *,
         num_steps: int,
         recompute: Recompute,
+        lora: LoraConfig | None = None,
     ) -> None:
         """Loads this rank's part of a Hugging Face folder; a `ModelError` where that cannot be done.
 
@@ -67,6 +70,7 @@ class Network:
             optimizer: None for a model that does not train.
             num_steps: optimizer steps of the whole run, which the schedule is stretched over.
             recompute: which activations are made again in the backward pass.
+            lora: adapters that train in the place of all weights.
         """
         self.folder = Path(model.path)
         self.dtype: torch.dtype = getattr(torch, model.dtype.value)
@@ -76,6 +80,7 @@ class Network:
         load_shard(self._chunks, self.shape, self.folder, head)
         for chunk in self._chunks:
             chunk.requires_grad_(optimizer is not None)
+        self.lora = None if lora is None else Lora(self._chunks, lora, seed=ground.seed)
         self._replicas: Replicas | None = None
         self._optimizer: GuardedOptimizer | None = None
         if optimizer is not None:

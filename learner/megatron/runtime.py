@@ -41,6 +41,7 @@ class Ground:
 
     parallel: ParallelConfig
     """With `dp` as it came out."""
+    seed: int
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class Ground:
             timeout_s: that a rank waits for the others.
         """
         place = place or Place()
+        self.seed = seed
         self.parallel = lay_out(parallel or ParallelConfig(), place.world_size, has_cuda=USE_CUDA)
         _refuse_cuda_without_te()
         if USE_CUDA:

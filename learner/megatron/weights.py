@@ -8,7 +8,7 @@ model that is not its own. What lies where in a parameter is `names`'s.
                                        gather                 experts               pipeline
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -78,16 +78,25 @@ def _read(weight: Weight, parameter: torch.nn.Parameter, files: WeightFiles, sha
 
 
 def named_weights(
-    chunks: Sequence[GPTModel], shape: ModelShape, value: Callable[[torch.nn.Parameter], torch.Tensor]
+    chunks: Sequence[GPTModel],
+    shape: ModelShape,
+    value: Callable[[torch.nn.Parameter], torch.Tensor],
+    weights: Iterable[Weight] | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """`value` of each parameter (itself, its gradient, …) in Hugging Face names and layout, to the speaker.
 
     All ranks go through it at once, to its end; to all but the speaker it yields nothing. The tensors lie on the
     model's device, and may be views of the model. A rank holds its own shard and one parameter at a time.
+
+    Args:
+        chunks: this rank's pieces of the model.
+        shape: of the whole model.
+        value: of a parameter: a tensor of its shape, on its device.
+        weights: which of them; None: all of the model.
     """
     shard = Shard(chunks, shape)
     like = value(shard.parameters[0])
-    for weight in names.weights_of(shape, use_te=runtime.USE_TE):
+    for weight in names.weights_of(shape, use_te=runtime.USE_TE) if weights is None else weights:
         shards = _at_speaker(weight, shard, value, like)
         if dist.get_rank() == 0:
             assert shards is not None, weight

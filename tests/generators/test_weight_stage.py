@@ -2,13 +2,14 @@
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 from async_rl.errors import WeightsError
 from async_rl.protocol import WeightManifest
-from generators.weight_stage import NamedTensors, WeightStage
+from generators.weight_stage import WeightStage
 from tests.generators.desk import make_published
 
 
@@ -18,7 +19,7 @@ class Subscriber:
     def __init__(self) -> None:
         self.may_end = threading.Event()
 
-    def receive(self, manifest: WeightManifest) -> NamedTensors:
+    def receive(self, manifest: WeightManifest) -> list[tuple[str, torch.Tensor]]:
         assert self.may_end.wait(5)
         if manifest.version == 1:
             raise WeightsError("version 1 has been overwritten")
@@ -30,7 +31,7 @@ class Subscriber:
 
 
 def read(stage: WeightStage, version: int) -> tuple[bool, str]:
-    stage.begin(make_published(version).manifest)
+    stage.begin(make_published(version).manifest, Path("base"))
     deadline = time.monotonic() + 5
     while not (answer := stage.poll())[0] and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -40,11 +41,11 @@ def read(stage: WeightStage, version: int) -> tuple[bool, str]:
 def test_polling_does_not_wait_for_the_reader() -> None:
     subscriber = Subscriber()
     stage = WeightStage(subscriber)
-    stage.begin(make_published(3).manifest)
+    stage.begin(make_published(3).manifest, Path("base"))
     assert stage.poll() == (False, "")
     subscriber.may_end.set()
     assert read(stage, 3) == (True, "")
-    ((name, tensor),) = stage.take()
+    ((name, tensor),) = stage.take().tensors
     assert name == "w" and tensor.tolist() == [3.0, 3.0]
 
 

@@ -166,6 +166,8 @@ def before(sequences: PackedSequences) -> Tensor:
     return sequences.token_ids[sequences.sources]
 
 
-def logits_of(reference: ScoringBackend | None, micro_batches: Sequence[PackedSequences]) -> Sequence[LazyLogits | None]:
+def logits_of(
+    reference: ScoringBackend | None, micro_batches: Sequence[PackedSequences]
+) -> Sequence[LazyLogits | None]:
     """One a micro-batch."""
     return [None] * len(micro_batches) if reference is None else reference.lazy_logits(micro_batches)
