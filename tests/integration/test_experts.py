@@ -3,10 +3,11 @@
 import asyncio
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -14,9 +15,8 @@ from async_rl.config.parallel import ParallelConfig
 from async_rl.config.schema import GenerationConfig, ModelConfig, NewModel, OptimizerConfig
 from async_rl.data.tasks.sorting import Sorting
 from async_rl.data.tokenizer import save_character_tokenizer
-from async_rl.protocol import Sampling, WeightManifest
+from async_rl.protocol import Sampling
 from async_rl.weights.shm import ShmWeightPublisher
-from async_rl.weights.slots import remove_leftovers
 from generators.engine import Sample
 from generators.vllm_environment import prepare_for_vllm
 from learner.megatron.backend import MegatronBackend
@@ -31,33 +31,26 @@ pytestmark = pytest.mark.integration
 
 NUM_STEPS = 4
 PROMPTS = [[1 + (number + n) % 10 for n in range(6)] for number in range(16)]
+Published = list[tuple[str, npt.NDArray[np.float32]]]
 PLACED = {
     "qwen3_moe": ParallelConfig(dp=2, ep=2),
     "mixtral": ParallelConfig(tp=2, ep=2, sequence_parallel=True),
 }
 
 
-@pytest.fixture
-def run_id() -> Iterator[str]:
-    """Of the publisher, whose memory outlives the ranks."""
-    name = f"test-experts-{os.getpid()}"
-    yield name
-    remove_leftovers(name)
-
-
 @pytest.mark.parametrize("family", PLACED)
-def test_what_vllm_samples_is_scored_alike(tmp_path: Path, run_id: str, family: str) -> None:
+def test_what_vllm_samples_is_scored_alike(tmp_path: Path, family: str) -> None:
     save_character_tokenizer(Sorting.alphabet, tmp_path / "tokenizer")
     shape = NewModel(
         family=family, hidden_size=64, num_layers=2, intermediate_size=64, num_experts=4, tie_embeddings=False
     )
     create_model(tmp_path / "new", shape, tokenizer=tmp_path / "tokenizer", seed=0)
-    manifest, *others = run_ranks(2, train, PLACED[family], tmp_path, run_id)
-    assert manifest is not None and others == [None]
+    weights, nothing = run_ranks(2, train, PLACED[family], tmp_path)
+    assert weights and not nothing
     before, after = read_folder(tmp_path / "new"), read_folder(tmp_path / "trained")
     assert {name for name in before if torch.equal(before[name], after[name])} == set()
 
-    samples = asyncio.run(sample(tmp_path / "new", tmp_path, manifest))
+    samples = asyncio.run(sample(tmp_path / "new", tmp_path, weights))
     assert {span.version for sample in samples for span in sample.spans} == {1}
     rollout = torch.tensor([logprob for sample in samples for logprob in sample.logprobs])
     for scored in run_ranks(2, score, PLACED[family], tmp_path / "trained", samples):
@@ -66,8 +59,9 @@ def test_what_vllm_samples_is_scored_alike(tmp_path: Path, run_id: str, family: 
     assert (torch.tensor(untrained) - rollout).abs().max() > 0.5
 
 
-def train(place: Place, parallel: ParallelConfig, folder: Path, run_id: str) -> WeightManifest | None:
-    """Some steps on what each shard draws for itself; the speaker publishes, and all export to folder/trained."""
+def train(place: Place, parallel: ParallelConfig, folder: Path) -> Published:
+    """Some steps on what each shard draws for itself; all export to folder/trained, and the speaker has what it would
+    publish."""
     with Ground(parallel, place, seed=0, num_threads=1) as ground:
         backend = MegatronBackend(
             ground, ModelConfig(path=str(folder / "new")), OptimizerConfig(lr=1e-2), num_steps=NUM_STEPS
@@ -77,17 +71,14 @@ def train(place: Place, parallel: ParallelConfig, folder: Path, run_id: str) -> 
             packed = PackedSequences.pack([rng.integers(1, 11, 24) for _ in range(8)])
             result = backend.step([packed], lambda scores, _: -scores.logprobs.mean(), temperature=1.0)
             assert not result.skipped
-        manifest = None
-        if place.rank == 0:
-            manifest = ShmWeightPublisher(run_id).publish(1, backend.named_weights())
-        else:
-            assert list(backend.named_weights()) == []
+        # No tensors, which do not survive the end of a forked process.
+        published = [(name, tensor.detach().numpy().copy()) for name, tensor in backend.named_weights()]
         backend.export(folder / "trained")
         backend.close()
-        return manifest
+        return published
 
 
-async def sample(model: Path, scratch: Path, manifest: WeightManifest) -> Sequence[Sample]:
+async def sample(model: Path, scratch: Path, weights: Published) -> Sequence[Sample]:
     """Of every prompt, by an engine that began with other weights."""
     if "vllm" not in sys.modules:
         prepare_for_vllm(None, scratch)
@@ -95,14 +86,17 @@ async def sample(model: Path, scratch: Path, manifest: WeightManifest) -> Sequen
 
     generation = GenerationConfig(max_concurrent=16, kv_cache_gib=0.25, max_model_len=64, group_size=1)
     engine = VllmEngine(ModelConfig(path=str(model)), generation, seed=5)
+    publisher = ShmWeightPublisher(f"test-experts-{os.getpid()}")
     try:
         await engine.start()
-        await engine.update_weights(manifest)
+        tensors = ((name, torch.from_numpy(array)) for name, array in weights)
+        await engine.update_weights(publisher.publish(1, tensors))
         return await asyncio.gather(
             *(engine.generate(str(n), prompt, Sampling(max_tokens=16)) for n, prompt in enumerate(PROMPTS))
         )
     finally:
         await engine.close()
+        publisher.close()
 
 
 def score(place: Place, parallel: ParallelConfig, model: Path, samples: Sequence[Sample]) -> list[float]:
