@@ -51,6 +51,16 @@ class SftState(TrainingState, frozen=True, kw_only=True):
 _StateT = TypeVar("_StateT", bound=TrainingState)
 
 
+BEGINNING = LoopState(
+    version=0,
+    ledger=LedgerSnapshot(issued=0, ended={}, live_failures={}),
+    trained_tokens=0,
+    next_evaluation_id=0,
+    run_hash=None,
+)
+"""Where a run begins that has no checkpoint."""
+
+
 @dataclass(frozen=True)
 class Checkpoints:
     """A run's `checkpoints` folder."""
@@ -91,6 +101,15 @@ class Checkpoints:
         """The newest complete checkpoint."""
         versions = self.versions()
         return self._path(versions[-1]) if versions else None
+
+    def last(self) -> tuple[Path, LoopState] | None:
+        """The newest complete checkpoint and the loop's part of it.
+
+        Raises:
+            ResourceError: the loop file cannot be read.
+        """
+        folder = self.latest
+        return None if folder is None else (folder, read_loop_state(folder))
 
     def remove_unfinished(self) -> None:
         """Removes what a crash left half-written."""

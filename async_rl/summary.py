@@ -5,7 +5,7 @@ clock in seconds. Knows no file, no terminal and no tracker.
 """
 
 import math
-from dataclasses import dataclass, field
+from copy import deepcopy
 from enum import StrEnum
 from statistics import median
 
@@ -14,6 +14,7 @@ import msgspec
 from async_rl.evaluation import EvaluationResult
 from async_rl.ledger import Counts
 from async_rl.protocol import Activation, GeneratorStats, StepMetrics, WeightManifest
+from async_rl.totals import GeneratorTotals, TrainedTotals
 
 
 class Exit(StrEnum):
@@ -108,65 +109,23 @@ class Summary(Part, frozen=True, kw_only=True):
         return msgspec.json.decode(text, type=cls)
 
 
-@dataclass(kw_only=True)
-class TokenMean:
-    """A mean over tokens, of means over the tokens of one step."""
-
-    total: float = 0.0
-    tokens: float = 0.0
-
-    def add(self, mean: float, tokens: float) -> None:
-        if not tokens:
-            # A batch that is rejected whole has no mean.
-            return
-        self.total += mean * tokens
-        self.tokens += tokens
-
-    @property
-    def value(self) -> float | None:
-        return self.total / self.tokens if self.tokens else None
-
-
-@dataclass(kw_only=True)
-class GeneratorTotals:
-    """What generators did while training, over restarts: their counters begin anew with each process."""
-
-    last: dict[str, GeneratorStats] = field(default_factory=dict)
-    sampled_tokens: int = 0
-    elapsed_s: float = 0.0
-    idle_s: float = 0.0
-
-    def report(self, name: str, stats: GeneratorStats, *, counts: bool) -> None:
-        """A heartbeat; `counts` is False outside of training."""
-        last = self.last.get(name)
-        self.last[name] = stats
-        if not counts or last is None:
-            return
-        restarted = stats.elapsed_s < last.elapsed_s
-        self.sampled_tokens += stats.sampled_tokens - (0 if restarted else last.sampled_tokens)
-        self.elapsed_s += stats.elapsed_s - (0.0 if restarted else last.elapsed_s)
-        self.idle_s += stats.idle_s - (0.0 if restarted else last.idle_s)
-
-
 class SummaryBuilder:
-    """Told what happens as it happens; `build` gives the summary at any time."""
+    """Told what happens as it happens; `build` gives the summary at any time.
+
+    What a restart undoes is taken out of all that is said of trained batches and evaluations; time that it took stays.
+    """
 
     def __init__(self, *, trained_tokens: int = 0, version: int = 0) -> None:
         """A run that begins at `version`, where its checkpoint had trained `trained_tokens`."""
         self.generators = GeneratorTotals()
-        self._version = version
         self._earlier_tokens = trained_tokens
-        self._tokens = 0
+        self._trained = TrainedTotals(version=version)
+        self._checkpointed = deepcopy(self._trained)
         self._began_s: float | None = None
         self._last_s: float | None = None
         self._is_training = False
         self._busy_s = 0.0
         self._evaluations: list[EvaluationResult] = []
-        self._staleness: list[int] = []
-        self._importance = {name: TokenMean() for name in ("mean", "truncated_share", "ess")}
-        self._importance_max: float | None = None
-        self._k3 = TokenMean()
-        self._max_abs: float | None = None
         self._published: dict[int, tuple[WeightManifest, float]] = {}
         self._gather_s: list[float] = []
         self._transfer_s: list[float] = []
@@ -185,19 +144,20 @@ class SummaryBuilder:
 
     def stepped(self, version: int, metrics: StepMetrics, now_s: float) -> None:
         """The learner has trained a batch."""
-        scalars, tokens = metrics.scalars, metrics.scalars["learner/tokens"]
-        self._version = version
         self._last_s = now_s
-        self._tokens += int(tokens)
-        self._busy_s += scalars["learner/step_s"]
-        for name, mean in self._importance.items():
-            mean.add(scalars[f"importance/{name}"], tokens)
-        self._k3.add(scalars["mu_prox/k3"], tokens)
-        self._importance_max = _larger(self._importance_max, scalars["importance/max"])
-        self._max_abs = _larger(self._max_abs, scalars["mu_prox/max_abs"])
-        histogram = metrics.histograms["staleness"]
-        for edge, count in zip(histogram.edges, histogram.counts, strict=False):
-            self._count_staleness(int(edge), count)
+        self._busy_s += metrics.scalars["learner/step_s"]
+        self._trained.add(version, metrics)
+
+    def checkpointed(self) -> None:
+        """All batches so far are covered."""
+        self._checkpointed = deepcopy(self._trained)
+
+    def rolled_back(self, version: int, *, is_training: bool) -> None:
+        """The run has gone back to its last checkpoint, of `version`, or to its start; see `Observer.rolled_back`."""
+        assert version == self._checkpointed.version, (version, self._checkpointed.version)
+        self._trained = deepcopy(self._checkpointed)
+        self._evaluations = [e for e in self._evaluations if e.version <= version]
+        self._is_training = is_training
 
     def evaluated(self, result: EvaluationResult) -> None:
         """Held-out prompts were answered."""
@@ -225,15 +185,15 @@ class SummaryBuilder:
 
     def build(self, counts: Counts, exit_: Exit) -> Summary:
         """The summary of everything told so far."""
-        wall_s = self._wall_s
+        wall_s, trained = self._wall_s, self._trained
         return Summary(
             reward=self._start_end([e.reward for e in self._evaluations]),
             greedy=self._start_end([e.greedy for e in self._evaluations]),
-            steps=self._version,
-            trained_tokens=self._earlier_tokens + self._tokens,
+            steps=trained.version,
+            trained_tokens=self._earlier_tokens + trained.tokens,
             wall_s=wall_s,
             tokens_per_s=BySide(
-                generators=_ratio(self.generators.sampled_tokens, wall_s), learner=_ratio(self._tokens, wall_s)
+                generators=_ratio(self.generators.sampled_tokens, wall_s), learner=_ratio(trained.tokens, wall_s)
             ),
             idle=BySide(
                 generators=_ratio(self.generators.idle_s, self.generators.elapsed_s),
@@ -241,12 +201,12 @@ class SummaryBuilder:
             ),
             staleness=self.staleness,
             importance=Importance(
-                mean=self._importance["mean"].value,
-                max=self._importance_max,
-                truncated_share=self._importance["truncated_share"].value,
-                ess=self._importance["ess"].value,
+                mean=trained.importance["mean"].value,
+                max=trained.importance_max,
+                truncated_share=trained.importance["truncated_share"].value,
+                ess=trained.importance["ess"].value,
             ),
-            mu_prox=MuProx(max_abs=self._max_abs, k3=self._k3.value),
+            mu_prox=MuProx(max_abs=trained.max_abs, k3=trained.k3.value),
             ledger=counts,
             weights=WeightTimes(
                 gather_s=_median(self._gather_s),
@@ -260,14 +220,15 @@ class SummaryBuilder:
     @property
     def staleness(self) -> Staleness:
         """Of the tokens trained so far."""
-        total = sum(self._staleness)
+        histogram = list(self._trained.staleness)
+        total = sum(histogram)
         if not total:
             return Staleness(mean=None, p95=None, max=None, histogram=[])
         return Staleness(
-            mean=sum(n * count for n, count in enumerate(self._staleness)) / total,
-            p95=float(_quantile(self._staleness, 0.95)),
-            max=len(self._staleness) - 1,
-            histogram=list(self._staleness),
+            mean=sum(n * count for n, count in enumerate(histogram)) / total,
+            p95=float(_quantile(histogram, 0.95)),
+            max=len(histogram) - 1,
+            histogram=histogram,
         )
 
     @property
@@ -281,19 +242,8 @@ class SummaryBuilder:
         """The last evaluation is the end's only if it is of the version that the run came to."""
         if not values:
             return StartEnd(start=None, end=None)
-        ends_here = len(values) > 1 and self._evaluations[-1].version == self._version
+        ends_here = len(values) > 1 and self._evaluations[-1].version == self._trained.version
         return StartEnd(start=_number(values[0]), end=_number(values[-1]) if ends_here else None)
-
-    def _count_staleness(self, staleness: int, count: int) -> None:
-        if not count:
-            return
-        assert staleness >= 0, f"a token of staleness {staleness} was sampled by weights of the future"
-        self._staleness += [0] * (staleness + 1 - len(self._staleness))
-        self._staleness[staleness] += count
-
-
-def _larger(known: float | None, value: float) -> float:
-    return value if known is None else max(known, value)
 
 
 def _ratio(amount: float, of: float | None) -> float | None:

@@ -10,6 +10,7 @@
                ──Commit──────────► coordinator.commit: version + 1 opens room for new leases
                ──CheckpointWritten► loop state beside it, rename, trim the journal ──CheckpointKept──►
     clock      ──────────────────► leases that are over, generators that fell silent
+    supervisor ──learner died────► back to the last checkpoint, until the next life's ranks are named
 
 | who waits     | for what                                                  | what wakes it                         |
 |---------------|-----------------------------------------------------------|---------------------------------------|
@@ -20,16 +21,24 @@
 Every message and every tick is handled under one lock and ends in `_pump`, which answers whoever can be
 answered: there is no other place where work is handed out. All decisions are the coordinator's.
 
+After the learner's death the run goes back to its last checkpoint, as a resume would, while generators live on: their
+leases end, and they get new ones once they sample with what the next life publishes, under its number of the history.
+
 Life: starting (the first generator with weights, the first evaluation) → training → finishing (the last evaluation) →
-ending (the learner checkpoints, exports and leaves) → ended. A stop goes to ending from anywhere.
+ending (the learner checkpoints, exports and leaves) → ended. A stop goes to ending from anywhere; going back, to
+training.
 
 Owns the order of these things. Knows no Ray, no engine, no tensors, no terminal.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import partial
+from pathlib import Path
 
+from async_rl.checkpoints import BEGINNING
 from async_rl.config.schema import RunConfig
 from async_rl.controller.dealer import Dealer
 from async_rl.controller.generator_desk import GeneratorDesk
@@ -49,6 +58,8 @@ from async_rl.protocol import (
     Role,
     WeightManifest,
 )
+
+logger = logging.getLogger(__name__)
 
 TICK_S = 0.25
 
@@ -84,6 +95,8 @@ class Controller:
     ) -> None:
         self._config = config
         self._peers = peers
+        self._journal = journal
+        self._checkpoints = checkpoints
         self._held_out = held_out
         self._observer = observer
         self._clock = clock
@@ -97,7 +110,8 @@ class Controller:
             observer=observer,
             clock=clock,
         )
-        self._learner = LearnerDesk(
+        self._open_desk = partial(
+            LearnerDesk,
             coordinator=coordinator,
             dealer=dealer,
             peers=peers,
@@ -105,9 +119,12 @@ class Controller:
             checkpoints=checkpoints,
             observer=observer,
             clock=clock,
-            trained_tokens=trained_tokens,
         )
+        self._learner = self._open_desk(trained_tokens=trained_tokens)
+        self._ranks: frozenset[str] = frozenset()
+        """The learner's present life, by incarnation: nobody else's word counts."""
         self._published_version: int | None = None
+        self._evaluates_next_publish = True
         self._stop_reason: str | None = None
         self._lock = asyncio.Lock()
         self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -139,6 +156,37 @@ class Controller:
         if self._stop_reason is None and self.phase is not Phase.ENDED:
             self._stop_reason = reason
             self._observer.said(f"Stopping ({reason}): the step in hand is finished, then a checkpoint is written.")
+
+    def learner_begins(self, ranks: frozenset[str]) -> None:
+        """The learner's next life, by the incarnations of its ranks."""
+        self._ranks = ranks
+
+    async def roll_back(self) -> Path | None:
+        """The learner is dead, with all its ranks: takes the run back to its last checkpoint, or to its start.
+
+        Returns the checkpoint that its next life begins with; None begins with the model's own weights.
+
+        Raises:
+            UserError: the checkpoint or the journal cannot be read or written.
+        """
+        async with self._lock:
+            self._ranks = frozenset()
+            self._checkpoints.remove_unfinished()
+            last = self._checkpoints.last()
+            folder, state = (None, BEGINNING) if last is None else last
+            evaluation = self._generators.evaluation
+            if evaluation is not None and evaluation.version <= state.version:
+                self._evaluates_next_publish = True
+            await self._generators.begin_history()
+            # Much to read, perhaps: the view goes on.
+            journal = await asyncio.to_thread(self._journal.load, state.version)
+            self.coordinator.roll_back(version=state.version, snapshot=state.ledger, journal=journal)
+            self._learner = self._open_desk(trained_tokens=state.trained_tokens)
+            self._published_version = None
+            if self.phase is not Phase.STARTING and state.version < self._config.steps:
+                self.phase = Phase.TRAINING
+            self._observer.rolled_back(state.version, is_training=self.phase is Phase.TRAINING)
+        return folder
 
     def learner_left(self) -> None:
         """The learner's process has ended by itself, without an error."""
@@ -195,6 +243,16 @@ class Controller:
         match message:
             case Hello(role=Role.LEARNER):
                 pass
+            case BatchRequest() | Commit() | Published() | CheckpointWritten():
+                if peer in self._ranks:
+                    await self._handle_learner(peer, message)
+                else:
+                    logger.info("%s of %s is passed over: it is of an earlier life", type(message).__name__, peer)
+            case _:
+                await self._generators.handle(peer, message)
+
+    async def _handle_learner(self, peer: str, message: BatchRequest | Commit | Published | CheckpointWritten) -> None:
+        match message:
             case BatchRequest():
                 self._learner.request(peer, message)
             case Commit():
@@ -203,16 +261,15 @@ class Controller:
                 await self._publish(manifest)
             case CheckpointWritten():
                 await self._learner.complete_checkpoint(peer, message, next_evaluation_id=self._next_evaluation_id)
-            case _:
-                await self._generators.handle(peer, message)
 
     # --- the life of the run -------------------------------------------------------------------
 
     async def _publish(self, manifest: WeightManifest) -> None:
         self._observer.published(manifest, self._clock())
         await self._generators.offer(manifest)
-        if self._published_version is None:
+        if self._evaluates_next_publish:
             self._evaluate(manifest.version)
+        self._evaluates_next_publish = False
         self._published_version = manifest.version
 
     def _commit(self, commit: Commit) -> None:

@@ -4,6 +4,7 @@
     Delivery ► accepted? journal → coordinator; Ack in any case, since a duplicate must be forgotten too
     GroupFailed, silence, death, a lease's end ► coordinator.give_back
     RewardFailures ► told to the user, now and then
+    begin_history ◄ the learner has gone back: leases end, versions count from the next publish on
     grant ◄ evaluation first, then training
 
 Owns the roster and the order "journaled before acked". Decides nothing about groups: the coordinator does.
@@ -19,7 +20,7 @@ from async_rl.controller.roster import GeneratorPeer, Roster
 from async_rl.coordinator import Coordinator
 from async_rl.errors import RunError
 from async_rl.evaluation import Evaluation
-from async_rl.ledger import State
+from async_rl.ledger import Ledger, State
 from async_rl.protocol import (
     Ack,
     Activated,
@@ -65,7 +66,9 @@ class GeneratorDesk:
         self._prompts = prompts
         self._observer = observer
         self._clock = clock
-        self._published: WeightManifest | None = None
+        self._history = 0
+        """How often the learner has gone back."""
+        self._published: Published | None = None
         self._complaints = Complaints()
         self.roster = Roster()
         self.evaluation: Evaluation | None = None
@@ -104,10 +107,8 @@ class GeneratorDesk:
             case Heartbeat(stats=stats):
                 generator.stats = stats
                 self._observer.reported(generator.name, stats, now_s)
-            case Activated(activation=activation):
-                if self.roster.activate(generator, activation.version):
-                    self._observer.said(f"{generator.name} has caught up (version {activation.version}) and is back.")
-                self._observer.activated(generator.name, activation, now_s)
+            case Activated():
+                self._take_activation(generator, message, now_s)
             case _:
                 raise AssertionError(f"{type(message).__name__} is not a generator's")
 
@@ -115,7 +116,7 @@ class GeneratorDesk:
         for dead in self.roster.join(name, peer, now_s):
             self._lose(dead, name, "its process was started again")
         if self._published is not None:
-            await self._peers.send(peer, Published(manifest=self._published))
+            await self._peers.send(peer, self._published)
 
     async def _take_back(self, peer: str, now_s: float) -> None:
         """Someone given up speaks: a welcome makes it say again what it has and can."""
@@ -123,7 +124,7 @@ class GeneratorDesk:
             self._observer.said(f"{self.roster.peers[peer].name} is heard again.")
             await self._peers.welcome(peer)
             if self._published is not None:
-                await self._peers.send(peer, Published(manifest=self._published))
+                await self._peers.send(peer, self._published)
 
     async def _take_delivery(self, peer: str, purpose: Purpose, group: TrajectoryGroup) -> None:
         if purpose is Purpose.EVALUATE:
@@ -135,6 +136,15 @@ class GeneratorDesk:
                 self._journal.append(group)
             self._coordinator.deliver(group, has_signal=has_signal)
         await self._peers.send(peer, Ack(purpose=purpose, group_id=group.group_id, attempt=group.attempt))
+
+    def _take_activation(self, generator: GeneratorPeer, activated: Activated, now_s: float) -> None:
+        if activated.history != self._history:
+            # Weights of a history that is undone, which it was reading when the learner went back.
+            return
+        activation = activated.activation
+        if self.roster.activate(generator, activation.version):
+            self._observer.said(f"{generator.name} has caught up (version {activation.version}) and is back.")
+        self._observer.activated(generator.name, activation, now_s)
 
     def _hear_complaint(self, name: str, failures: RewardFailures, now_s: float) -> None:
         complaint = self._complaints.hear(name, failures, now_s)
@@ -159,10 +169,31 @@ class GeneratorDesk:
 
     async def offer(self, manifest: WeightManifest) -> None:
         """A version can be read: every generator hears of it, and each that comes later."""
-        self._published = manifest
+        self._published = Published(manifest=manifest, history=self._history)
         self.roster.publish(manifest.version, self._clock())
         for peer in list(self.roster.peers):
-            await self._peers.send(peer, Published(manifest=manifest))
+            await self._peers.send(peer, self._published)
+
+    async def begin_history(self) -> None:
+        """The learner goes back: what generators work on is taken from them, before the coordinator forgets it.
+
+        Late deliveries and failures do not count, and nobody gets a lease before it has activated what the learner
+        publishes next: versions of the history that is undone have the same numbers.
+        """
+        await self._withdraw(self._coordinator.ledger, Purpose.TRAIN)
+        if self.evaluation is not None:
+            await self._withdraw(self.evaluation.ledger, Purpose.EVALUATE)
+        self.evaluation = None
+        self._history += 1
+        self._published = None
+        self.roster.begin_history(self._clock())
+
+    async def _withdraw(self, ledger: Ledger, purpose: Purpose) -> None:
+        held: dict[str, list[int]] = {}
+        for group_id, holding in ledger.holdings():
+            held.setdefault(holding.holder, []).append(group_id)
+        for holder, group_ids in held.items():
+            await self._peers.send(holder, Withdraw(group_ids=group_ids, purpose=purpose))
 
     # --- what ends leases ----------------------------------------------------------------------
 
@@ -187,7 +218,7 @@ class GeneratorDesk:
                 f"weights.deadline_s={deadline_s:g}: it is left out until it catches up."
             )
             # What it could not read may be read now.
-            await self._peers.send(peer.incarnation, Published(manifest=self._published))
+            await self._peers.send(peer.incarnation, self._published)
 
     def died(self, name: str, reason: str) -> None:
         """A generator's process is dead, as its supervisor says."""

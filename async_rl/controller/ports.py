@@ -51,11 +51,23 @@ class GroupJournal(Protocol):
 
     def remove(self, group_ids: Iterable[int]) -> None: ...
 
+    def load(self, version: int) -> list[TrajectoryGroup]:
+        """All that it has, restated for a history that goes on from `version`."""
+        ...
+
 
 class CheckpointStore(Protocol):
-    """Completes what the learner wrote."""
+    """Completes what the learner wrote, and knows where a run goes back to."""
 
     def complete(self, written: Path, state: LoopState) -> Path: ...
+
+    def last(self) -> tuple[Path, LoopState] | None:
+        """The newest; None before the first."""
+        ...
+
+    def remove_unfinished(self) -> None:
+        """Removes what a learner that is dead left half-written."""
+        ...
 
 
 class PromptSource(Protocol):
@@ -86,6 +98,13 @@ class Observer(Protocol):
     def reported(self, name: str, stats: GeneratorStats, now_s: float) -> None: ...
 
     def checkpointed(self, folder: Path, version: int) -> None: ...
+
+    def rolled_back(self, version: int, *, is_training: bool) -> None:
+        """The run has gone back to the last checkpoint, of `version` (0: or to its start); what came later is undone.
+
+        `is_training` is False where no batch may be generated yet, or the last one was trained before.
+        """
+        ...
 
     def said(self, message: str) -> None:
         """Something that the user should read."""

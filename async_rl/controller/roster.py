@@ -95,6 +95,15 @@ class Roster:
         """Living incarnations of a generator."""
         return [p.incarnation for p in self.peers.values() if p.name == name]
 
+    def begin_history(self, now_s: float) -> None:
+        """The learner has gone back: nobody's version means anything until the next that it publishes is activated."""
+        for peer in [*self.peers.values(), *self.absent.values()]:
+            peer.active_version = NO_VERSION
+            peer.missed_version = None
+            # Nobody was heard while the run went back.
+            peer.last_heard_s = now_s
+        self.published_s = {}
+
     def publish(self, version: int, now_s: float) -> None:
         """A version can be read: from now on its deadline runs."""
         oldest = min((p.active_version for p in self.peers.values()), default=NO_VERSION)

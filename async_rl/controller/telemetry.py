@@ -167,7 +167,19 @@ class Telemetry:
 
     def checkpointed(self, folder: Path, version: int) -> None:
         """A checkpoint is whole."""
+        self._summary.checkpointed()
         self._progress.checkpoint = str(folder)
+
+    def rolled_back(self, version: int, *, is_training: bool) -> None:
+        """What came after `version` is undone: it stays in metrics.jsonl and in Aim, as after a resume, and nowhere
+        else."""
+        self._version = version
+        self._trained_log.forget_from(version)
+        self._summary.rolled_back(version, is_training=is_training)
+        del self._progress.rewards[version - self._first_version :]
+        self._progress.published_s.clear()
+        if self._progress.evaluation is not None and self._progress.evaluation.version > version:
+            self._progress.evaluation = None
 
     def said(self, message: str) -> None:
         """Something that the user should read."""

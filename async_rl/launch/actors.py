@@ -6,14 +6,18 @@ must set its environment and its cores before any of them is loaded. This is the
 
 import asyncio
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import ray
 
 from async_rl.config.schema import RunConfig
 from async_rl.launch.process import set_up_process
 from async_rl.launch.semaphores import name_semaphores
 from async_rl.run_folder import RunFolder
 from async_rl.tracking.record import Record
+from async_rl.weights.slots import remove_stale
 
 
 class GeneratorActor:
@@ -47,24 +51,38 @@ class GeneratorActor:
 
 
 class LearnerActor:
-    """The learner; `run` returns after the last checkpoint and the export."""
+    """One rank of the learner, for one life; `run` returns after the last checkpoint and the export."""
 
-    def __init__(self, config: RunConfig, *, cores: list[int] | None, folder: RunFolder, run_id: str) -> None:
+    def __init__(
+        self, config: RunConfig, *, rank: int, cores: list[int] | None, folder: RunFolder, run_id: str
+    ) -> None:
+        set_up_process(f"learner-{rank}", folder.logs, cores=cores)
+        # Of an earlier life, perhaps on another node: what a killed process published stays in memory.
+        remove_stale()
         self._config = config
-        self._cores = cores
+        self._rank = rank
         self._folder = folder
         self._run_id = run_id
 
-    def run(self, address: str, checkpoint: Path | None) -> None:
+    def meeting_place(self) -> str:
+        """`HOST:PORT` on this node, free at the moment, where the ranks can find each other."""
+        host = ray.util.get_node_ip_address()
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.bind((host, 0))
+            return f"[{host}]:{probe.getsockname()[1]}" if ":" in host else f"{host}:{probe.getsockname()[1]}"
+
+    def run(self, *, address: str, rendezvous: str, incarnation: str, world_size: int, checkpoint: Path | None) -> None:
         """Trains for the controller at this address, from a checkpoint if there is one."""
-        set_up_process("learner-0", self._folder.logs, cores=self._cores)
         os.environ["OMP_NUM_THREADS"] = str(self._config.learner.num_threads)
         from learner.process import run_learner
 
         run_learner(
             self._config,
+            rank=self._rank,
+            world_size=world_size,
+            rendezvous=rendezvous,
             address=address,
-            incarnation=f"learner-0-{os.urandom(4).hex()}",
+            incarnation=incarnation,
             run_folder=self._folder.path,
             run_id=self._run_id,
             checkpoint=checkpoint,

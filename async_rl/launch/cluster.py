@@ -5,16 +5,18 @@ Owns Ray's start and stop and the actors' handles. Knows nothing of what they sa
 
 import logging
 import os
-from pathlib import Path
 
 import ray
 from ray.actor import ActorHandle
 
+from async_rl.config.ranks import num_ranks
 from async_rl.config.schema import RunConfig
 from async_rl.errors import ResourceError
-from async_rl.launch.actors import GeneratorActor, LearnerActor, TrackerActor
+from async_rl.launch.actors import GeneratorActor, TrackerActor
+from async_rl.launch.learner_group import LearnerGroup
 from async_rl.launch.remote_sink import RemoteSink
-from async_rl.placement import place
+from async_rl.launch.reservation import Reservation
+from async_rl.placement import generator_bundles, learner_bundles, place
 from async_rl.run_folder import RunFolder
 
 TERMINATE_TIMEOUT_S = 5.0
@@ -27,35 +29,52 @@ class Cluster:
         self._config = config
         self._folder = folder
         self._run_id = run_id
-        self.generators: dict[str, ActorHandle] = {}
+        self._reservation: Reservation | None = None
+        self._learner: LearnerGroup | None = None
         self._actors: list[ActorHandle] = []
+        self.generators: dict[str, ActorHandle] = {}
 
     def start(self) -> None:
-        """Starts Ray (or joins a cluster), then every process.
+        """Starts Ray (or joins a cluster), then every process but the learner's, which its supervisor begins.
 
         Raises:
-            ResourceError: there is no cluster at `cluster.address`.
+            ResourceError: there is no cluster at `cluster.address`, or it has no room.
         """
-        num_generators = self._config.generation.num_generators
-        self._start_ray(num_cpus=num_generators + 1)
+        config = self._config
+        num_generators, ranks = config.generation.num_generators, num_ranks(config)
+        self._start_ray(num_cpus=num_generators + ranks)
+        bundles = generator_bundles(config)
+        self._reservation = Reservation(bundles, learner_bundles(config))
         placement = place(
             num_generators=num_generators,
+            num_ranks=ranks,
             cores=sorted(os.sched_getaffinity(0)),
-            pin=self._config.cluster.pin_cores,
+            pin=config.cluster.pin_cores and not config.cluster.gpus_per_node,
         )
         tracker = ray.remote(num_cpus=0)(TrackerActor).remote(self._folder)
         self.sink = RemoteSink(tracker, self._folder.metrics)
-        generator = ray.remote(num_cpus=1, max_restarts=self._config.generation.max_restarts)(GeneratorActor)
+        generator = ray.remote(max_restarts=config.generation.max_restarts)(GeneratorActor)
         self.generators = {
-            f"generator-{index}": generator.remote(
-                self._config, index=index, cores=cores, folder=self._folder, run_id=self._run_id
-            )
-            for index, cores in enumerate(placement.generators)
+            f"generator-{index}": generator.options(
+                num_cpus=bundle.cpus, num_gpus=bundle.gpus, scheduling_strategy=self._reservation.generators[index]
+            ).remote(config, index=index, cores=placement.generators[index], folder=self._folder, run_id=self._run_id)
+            for index, bundle in enumerate(bundles)
         }
-        self._learner = ray.remote(num_cpus=1)(LearnerActor).remote(
-            self._config, cores=placement.learner, folder=self._folder, run_id=self._run_id
+        self._learner = LearnerGroup(
+            config,
+            seats=self._reservation.ranks,
+            num_gpus=int(config.cluster.gpus_per_node > 0),
+            cores=placement.ranks,
+            folder=self._folder,
+            run_id=self._run_id,
         )
-        self._actors = [tracker, self._learner, *self.generators.values()]
+        self._actors = [tracker, *self.generators.values()]
+
+    @property
+    def learner(self) -> LearnerGroup:
+        """Its ranks, once there is a cluster."""
+        assert self._learner is not None
+        return self._learner
 
     def _start_ray(self, *, num_cpus: int) -> None:
         address = self._config.cluster.address
@@ -77,14 +96,13 @@ class Cluster:
                 remedy="give the address of a running cluster, HOST:6379, or leave it empty to start Ray here",
             ) from error
 
-    async def run_learner(self, address: str, checkpoint: Path | None) -> None:
-        """Returns when the learner has left."""
-        await self._learner.run.remote(address, checkpoint)
-
     def stop(self) -> None:
         """Ends every process that is left: those that can by themselves first, since only they tidy up."""
         if not ray.is_initialized():
             return
-        leaving = [actor.__ray_terminate__.remote() for actor in self._actors]
+        actors = [*self._actors, *(self._learner.actors if self._learner else [])]
+        leaving = [actor.__ray_terminate__.remote() for actor in actors]
         ray.wait(leaving, num_returns=len(leaving), timeout=TERMINATE_TIMEOUT_S)
+        if self._reservation is not None:
+            self._reservation.release()
         ray.shutdown()

@@ -172,11 +172,16 @@ class Run:
             trained_tokens=self._start.trained_tokens,
             next_evaluation_id=state.next_evaluation_id if state else 0,
         )
-        supervisor = Supervisor(controller, max_restarts=config.generation.max_restarts, folder=self._start.folder.path)
+        supervisor = Supervisor(
+            controller,
+            generator_restarts=config.generation.max_restarts,
+            learner_restarts=config.learner.max_restarts,
+            folder=self._start.folder.path,
+        )
         self._listen_for_signals(controller)
         for name, actor in cluster.generators.items():
             supervisor.watch_generator(name, actor, socket.address)
-        supervisor.watch_learner(lambda: cluster.run_learner(socket.address, self._start.checkpoint))
+        supervisor.watch_learner(cluster.learner, socket.address, self._start.checkpoint)
         supervisor.watch_tracker(lambda: cluster.sink.follow(controller.report))
         leave_timeout_s = ABANDON_TIMEOUT_S
         try:

@@ -1,40 +1,50 @@
-"""Watches the processes of a run: starts dead generators again, and tells the controller who died.
+"""Watches the processes of a run: starts dead ones again, and tells the controller who died.
 
 Owns what is done about a death. A generator is started again up to `generation.max_restarts` times; one that
-is beyond that is left out, and the run ends only with the last of them. The learner's death ends the run: it is
-resumed from its last checkpoint. So do metrics that cannot be written, since they are the record of a run. A
-user's mistake, raised in any process, ends the run with its own words.
+is beyond that is left out, and the run ends only with the last of them. Where a rank of the learner dies, all are
+ended and started again from the last checkpoint, up to `learner.max_restarts` times. Metrics that cannot be written
+end the run, since they are the record of it. So does a user's mistake, raised in any process, with its own words.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from async_rl.controller.controller import Controller
-from async_rl.disk import RUN_REMEDY, is_full
-from async_rl.errors import ResourceError, RunError, UserError
+from async_rl.errors import RunError, UserError
+from async_rl.launch.deaths import MAX_REASON, account, culprit, ending, first_line
 
 logger = logging.getLogger(__name__)
 
 RESTART_S = 2.0
 """Ray ends a process, and begins another, in about a second."""
-MAX_REASON = 300
-"""Characters of a reason on the terminal; the log has it whole."""
+
+
+class Ranks(Protocol):
+    """The learner's processes; see `LearnerGroup`."""
+
+    def begin(self) -> frozenset[str]: ...
+
+    async def run(self, address: str, checkpoint: Path | None) -> Mapping[str, RayError]: ...
+
+    async def end(self) -> None: ...
 
 
 class Supervisor:
-    """One task a process."""
+    """One task a generator, one for the learner, one for the tracker."""
 
-    def __init__(self, controller: Controller, *, max_restarts: int, folder: Path) -> None:
+    def __init__(self, controller: Controller, *, generator_restarts: int, learner_restarts: int, folder: Path) -> None:
         """Watches for a controller; `folder` is the run's, whose disk may be what its processes failed of."""
         self._controller = controller
         self._folder = folder
-        self._max_restarts = max_restarts
+        self._generator_restarts = generator_restarts
+        self._learner_restarts = learner_restarts
         self._living: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._tracker_task: asyncio.Task[None] | None = None
@@ -44,9 +54,10 @@ class Supervisor:
         self._living.add(name)
         self._tasks.append(asyncio.create_task(self._keep_generator(name, actor, address), name=f"watch {name}"))
 
-    def watch_learner(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Runs the learner; its end is the run's."""
-        self._tasks.append(asyncio.create_task(self._follow_learner(run), name="watch learner"))
+    def watch_learner(self, ranks: Ranks, address: str, checkpoint: Path | None) -> None:
+        """Runs the learner, from a checkpoint if there is one; its end is the run's."""
+        task = asyncio.create_task(self._follow_learner(ranks, address, checkpoint), name="watch learner")
+        self._tasks.append(task)
 
     def watch_tracker(self, follow: Callable[[], Awaitable[None]]) -> None:
         """Ends the run where metrics cannot be written any more."""
@@ -61,8 +72,10 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    # --- generators ----------------------------------------------------------------------------
+
     async def _keep_generator(self, name: str, actor: ActorHandle, address: str) -> None:
-        for restart in range(self._max_restarts + 1):
+        for restart in range(self._generator_restarts + 1):
             try:
                 await actor.run.remote(address)
                 return
@@ -78,25 +91,55 @@ class Supervisor:
                 reason = first_line(error)
             logger.warning("%s died (restart %d): %s", name, restart, reason)
             self._controller.generator_died(name, reason)
-            if restart < self._max_restarts:
-                words = f"{name} is started again ({restart + 1} of {self._max_restarts} times)"
+            if restart < self._generator_restarts:
+                words = f"{name} is started again ({restart + 1} of {self._generator_restarts} times)"
                 self._controller.report(f"{words}: {reason.splitlines()[0][:MAX_REASON]}")
                 # After the leases went back; a call that reached the old process would be a second death.
                 await asyncio.sleep(RESTART_S)
         self._living.discard(name)
-        message = f"{name} died {self._max_restarts + 1} times (generation.max_restarts={self._max_restarts}): {reason}"
+        most = self._generator_restarts
+        message = f"{name} died {most + 1} times (generation.max_restarts={most}): {reason}"
         if self._living:
             self._controller.report(f"{message}. The run goes on without it.")
         else:
             self._controller.fail(RunError(f"no generator is left: {message}"))
 
-    async def _follow_learner(self, run: Callable[[], Awaitable[None]]) -> None:
+    # --- the learner ---------------------------------------------------------------------------
+
+    async def _follow_learner(self, ranks: Ranks, address: str, checkpoint: Path | None) -> None:
         try:
-            await run()
-        except RayError as error:
-            self._controller.fail(ending(error, "the learner", self._folder))
-        else:
-            self._controller.learner_left()
+            await self._keep_learner(ranks, address, checkpoint)
+        except Exception as error:
+            logger.exception("the learner cannot be kept up")
+            self._controller.fail(error)
+
+    async def _keep_learner(self, ranks: Ranks, address: str, checkpoint: Path | None) -> None:
+        most = self._learner_restarts
+        for restart in range(most + 1):
+            self._controller.learner_begins(ranks.begin())
+            failures = await ranks.run(address, checkpoint)
+            if not failures:
+                self._controller.learner_left()
+                return
+            name = culprit(failures)
+            for rank, error in failures.items():
+                logger.warning("%s (restart %d)", account(rank, error), restart, exc_info=error)
+            # Before anything else: survivors wait for the dead in a computation, and could still write.
+            await ranks.end()
+            final = ending(name, failures[name], self._folder)
+            if final is not None:
+                self._controller.fail(final)
+                return
+            if restart < most:
+                checkpoint = await self._controller.roll_back()
+                self._controller.report(
+                    f"{account(name, failures[name])}: the learner is started again from version "
+                    f"{self._controller.coordinator.version} ({restart + 1} of {most} times)."
+                )
+        times = f" ({most + 1} times: learner.max_restarts={most})" if most else ""
+        self._controller.fail(RunError(f"{account(name, failures[name])}{times}"))
+
+    # --- the tracker ---------------------------------------------------------------------------
 
     async def _follow_tracker(self, follow: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -104,21 +147,3 @@ class Supervisor:
         except Exception as error:
             logger.exception("metrics cannot be written")
             self._controller.fail(error)
-
-
-def ending(error: RayError, name: str, folder: Path) -> Exception:
-    """What ends a run whose process `name` raised something, or died."""
-    if not isinstance(error, RayTaskError):
-        return RunError(f"{name} died: {first_line(error)}")
-    cause: Exception = error.cause
-    if isinstance(cause, UserError | RunError):
-        return cause
-    if is_full(folder):
-        # Libraries that write checkpoints say anything but that.
-        return ResourceError(f"{name} failed, and the disk is full", place=str(folder), remedy=RUN_REMEDY)
-    return RunError(f"{name} failed: {type(cause).__name__}: {cause}")
-
-
-def first_line(error: Exception) -> str:
-    """What Ray says of a death, without its page of advice."""
-    return str(error).strip().splitlines()[0]

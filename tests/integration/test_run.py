@@ -155,13 +155,13 @@ def test_a_run_goes_on_without_its_tracker(launch: Launch) -> None:
 def test_a_dead_learner_ends_the_run_which_says_how_to_go_on_and_its_checkpoint_can_be_exported(
     launch: Launch, tmp_path: Path
 ) -> None:
-    run = launch(steps=1000, checkpoint__every=2)
+    run = launch(steps=1000, checkpoint__every=2, learner__max_restarts=0)
     run.until(lambda: (run.folder / "checkpoints" / "00000002" / "loop.json").exists())
     os.kill(run.pids("learner-0")[-1], signal.SIGKILL)
     run.wait(timeout_s=60)
     assert run.exit_code == 1, run.output
     assert "Traceback" not in run.output
-    assert "The run could not go on: the learner died" in run.output
+    assert "The run could not go on: learner-0 died" in run.output
     assert f"Logs of every process: {run.folder / 'logs'}" in run.output
     assert "--resume auto" in run.output.split("To go on from version")[1]
     assert run.summary.exit == "failed" and run.summary.ledger.balanced

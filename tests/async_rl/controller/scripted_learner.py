@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from async_rl.protocol import (
     Arrival,
-    ArrivalRequest,
     Batch,
     BatchRequest,
     CheckpointKept,
@@ -24,8 +23,6 @@ from async_rl.protocol import (
     Welcome,
 )
 from tests.async_rl.controller.memory_peers import MemoryPeers
-
-NAME = "learner"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +55,13 @@ def make_manifest(version: int) -> WeightManifest:
 class ScriptedLearner:
     """One life of a learner."""
 
-    def __init__(self, script: LearnerScript, peers: MemoryPeers, *, version: int, steps: int) -> None:
+    def __init__(
+        self, script: LearnerScript, peers: MemoryPeers, *, incarnation: str, version: int, steps: int
+    ) -> None:
         self._script = script
         self._peers = peers
-        self._link = peers.connect(Role.LEARNER, NAME, NAME)
+        self._incarnation = incarnation
+        self._link = peers.connect(Role.LEARNER, "learner-0", incarnation)
         self._version = version
         self._steps = steps
         self.batches: list[Batch] = []
@@ -88,23 +88,28 @@ class ScriptedLearner:
             await self._checkpoint()
 
     async def _next_batch(self) -> Batch | End:
-        self._say(BatchRequest(version=self._version))
-        self._wish()
+        num_arrivals = None if self._script.score_s is None else 0
+        while True:
+            self._say(BatchRequest(version=self._version, num_arrivals=num_arrivals))
+            match await self._answer(num_arrivals):
+                case End() | Batch() as answer:
+                    return answer
+                case Arrival(group=group):
+                    assert self._script.score_s is not None and num_arrivals is not None, "nobody asked for it"
+                    self.scored.append((self._version, group))
+                    await asyncio.sleep(self._script.score_s)
+                    num_arrivals += 1
+
+    async def _answer(self, num_arrivals: int | None) -> Batch | Arrival | End:
         while True:
             match await self._link.receive():
                 case End() as end:
                     return end
                 case Batch() as batch if batch.version == self._version:
                     return batch
-                case Arrival(number=number, group=group) if number == len(self.scored):
-                    assert self._script.score_s is not None, "nobody asked for it"
-                    self.scored.append((self._version, group))
-                    await asyncio.sleep(self._script.score_s)
-                    self._wish()
-
-    def _wish(self) -> None:
-        if self._script.score_s is not None:
-            self._say(ArrivalRequest(version=self._version, number=len(self.scored)))
+                case Arrival(version=version, number=number) as arrival:
+                    if (version, number) == (self._version, num_arrivals):
+                        return arrival
 
     async def _checkpoint(self) -> None:
         self._say(CheckpointWritten(version=self._version, folder="x"))
@@ -113,4 +118,4 @@ class ScriptedLearner:
 
     def _say(self, message: PeerMessage) -> None:
         for _ in range(self._script.copies):
-            self._peers.inbox.put_nowait((NAME, message))
+            self._peers.inbox.put_nowait((self._incarnation, message))

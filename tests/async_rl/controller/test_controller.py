@@ -69,7 +69,7 @@ async def test_a_slow_generator_makes_batches_wait_and_loses_nothing() -> None:
     assert_accounted_for(world)
     assert max(world.staleness) <= 1
     assert world.controller.coordinator.counts.stale == 0
-    assert any(g.incarnation == "slow" for b in world.batches for g in b.groups), "the slow are not starved"
+    assert any(g.incarnation == "slow" for b in world.batches for g in b.outline), "the slow are not starved"
 
 
 @pytest.mark.parametrize("over_bound", [OverBound.drop, OverBound.requeue])
@@ -173,7 +173,7 @@ async def test_counters_of_the_generators_hold_what_was_trained_however_short_th
     world.heartbeat_s = 60.0
     world.start_generator("generator-0", "a", uneven(0))
     await world.run(LearnerScript(step_s=0.0))
-    trained = sum(t.num_tokens for b in world.batches for g in b.groups for t in g.trajectories)
+    trained = sum(t.num_tokens for b in world.batches for g in b.outline for t in g.trajectories)
     assert world.notes.totals.sampled_tokens >= trained > 0
     assert world.notes.totals.elapsed_s > 0
 
@@ -188,7 +188,7 @@ async def test_a_waiting_learner_scores_each_fresh_group_once_under_the_version_
     assert all(group.newest_version == version for version, group in world.scored)
     keys = [group.key for _, group in world.scored]
     assert len(set(keys)) == len(keys)
-    assert set(keys) <= {group.key for batch in world.batches for group in batch.groups}, "all of them trained later"
+    assert set(keys) <= {group.key for batch in world.batches for group in batch.outline}, "all of them trained later"
 
 
 async def test_a_batch_waits_for_no_more_than_one_scoring() -> None:
@@ -206,7 +206,7 @@ async def test_a_greedy_baseline_comes_with_every_group() -> None:
     world.start_generator("generator-0", "a", uneven(0))
     await world.run()
     assert_accounted_for(world)
-    groups = [group for batch in world.batches for group in batch.groups]
+    groups = [group for batch in world.batches for group in batch.outline]
     assert all(group.baseline_reward in (0.0, 1.0) and len(group.trajectories) == 2 for group in groups)
     # Of 12 requests at once, each group takes 3.
     assert world.engines["a"].most_open <= 12
@@ -221,7 +221,7 @@ async def test_groups_without_signal_are_filtered_and_others_fill_the_batches() 
     assert_accounted_for(world)
     counts = world.controller.coordinator.counts
     assert counts.filtered > 0
-    assert all(len(set(group.rewards)) > 1 for batch in world.batches for group in batch.groups)
+    assert all(len({t.reward for t in group.trajectories}) > 1 for batch in world.batches for group in batch.outline)
     assert not set(world.journal.groups) - set(world.trained_ids), "what is filtered is not kept"
 
 

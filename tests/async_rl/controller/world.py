@@ -20,9 +20,11 @@ from async_rl.config.schema import (
     StalenessConfig,
 )
 from async_rl.controller.controller import Controller
+from async_rl.controller.dealer import Dealer
 from async_rl.controller.roster import Roster
 from async_rl.coordinator import Coordinator
 from async_rl.evaluation import EvaluationResult
+from async_rl.history import mirror_versions
 from async_rl.ledger import Counts
 from async_rl.protocol import (
     Activation,
@@ -34,8 +36,9 @@ from async_rl.protocol import (
     TrajectoryGroup,
     WeightManifest,
 )
+from async_rl.sizing.flops import ModelFlops
 from async_rl.staleness import StalenessGate
-from async_rl.summary import GeneratorTotals
+from async_rl.totals import GeneratorTotals
 from generators.generator import Generator
 from generators.reward import RewardRunner
 from generators.reward_reader import RewardReader
@@ -45,6 +48,7 @@ from tests.async_rl.controller.scripted_learner import LearnerScript, ScriptedLe
 
 NUM_PROMPTS = 1000
 ORDINARY = LearnerScript()
+FLOPS = ModelFlops(per_token=100, per_scored_token=10, per_pair=1)
 
 
 async def reward(prompt: str, response: str, answer: str, metadata: dict[str, object]) -> float:
@@ -79,6 +83,10 @@ class MemoryJournal:
         for group_id in group_ids:
             self.groups.pop(group_id, None)
 
+    def load(self, version: int) -> list[TrajectoryGroup]:
+        self.groups = {i: mirror_versions(group, version) for i, group in sorted(self.groups.items())}
+        return list(self.groups.values())
+
 
 @dataclass
 class MemoryCheckpoints:
@@ -89,6 +97,11 @@ class MemoryCheckpoints:
     def complete(self, written: Path, state: LoopState) -> Path:
         self.states.append(state)
         return written
+
+    def last(self) -> tuple[Path, LoopState] | None:
+        return (Path("x"), self.states[-1]) if self.states else None
+
+    def remove_unfinished(self) -> None: ...
 
 
 class CountingPrompts:
@@ -108,6 +121,7 @@ class Notes:
     totals: GeneratorTotals = field(default_factory=GeneratorTotals)
     is_training: bool = False
     counts: list[Counts] = field(default_factory=list)
+    rolled_back_to: list[int] = field(default_factory=list)
     run_hash: str | None = None
 
     def trained(self, version: int, groups: Sequence[TrajectoryGroup]) -> None: ...
@@ -127,6 +141,10 @@ class Notes:
 
     def evaluated(self, result: EvaluationResult) -> None:
         self.results.append(result)
+
+    def rolled_back(self, version: int, *, is_training: bool) -> None:
+        self.rolled_back_to.append(version)
+        self.is_training = is_training
 
     def said(self, message: str) -> None:
         self.messages.append(message)
@@ -149,6 +167,7 @@ class World:
         self.batches: list[Batch] = []
         self.scored: list[tuple[int, TrajectoryGroup]] = []
         """What the learner scored on arrival, and its version then."""
+        self.learner_lives: list[asyncio.Task[None]] = []
         self.heartbeat_s = 0.05
         self.max_retries = 0
         self.generators: dict[str, asyncio.Task[None]] = {}
@@ -169,11 +188,12 @@ class World:
                 max_attempts=attempts,
                 version=state.version,
                 snapshot=state.ledger,
-                journal=self.journal.groups.values(),
+                journal=self.journal.load(state.version),
             )
         self.controller = Controller(
             config,
             coordinator=coordinator,
+            dealer=Dealer.of(config, FLOPS),
             peers=self.peers,
             journal=self.journal,
             checkpoints=self.checkpoints,
@@ -210,12 +230,32 @@ class World:
         del self.peers.outboxes[incarnation]
 
     async def _learn(self, script: LearnerScript) -> None:
-        learner = ScriptedLearner(
-            script, self.peers, version=self.controller.coordinator.version, steps=self.config.steps
-        )
-        self.batches, self.scored = learner.batches, learner.scored
-        await learner.run()
-        self.controller.learner_left()
+        """Life after life, as a supervisor keeps it."""
+        before: list[Batch] = []
+        while True:
+            incarnation = f"learner-0-{len(self.learner_lives)}"
+            self.controller.learner_begins(frozenset({incarnation}))
+            learner = ScriptedLearner(
+                script,
+                self.peers,
+                incarnation=incarnation,
+                version=self.controller.coordinator.version,
+                steps=self.config.steps,
+            )
+            learner.batches[:] = before
+            self.batches, self.scored = learner.batches, learner.scored
+            self.learner_lives.append(asyncio.create_task(learner.run()))
+            await asyncio.wait(self.learner_lives[-1:])
+            if not self.learner_lives[-1].cancelled():
+                self.learner_lives[-1].result()
+                self.controller.learner_left()
+                return
+            await self.controller.roll_back()
+            before = [batch for batch in self.batches if batch.version < self.controller.coordinator.version]
+
+    def kill_learner(self) -> None:
+        """Ends its life without a word; it begins another."""
+        self.learner_lives[-1].cancel()
 
     async def run(self, learner: LearnerScript = ORDINARY) -> None:
         """Runs to the end."""
@@ -224,14 +264,15 @@ class World:
             async with asyncio.timeout(20.0):
                 await self.controller.run()
         finally:
-            for task in [learner_task, *self.generators.values()]:
+            tasks = [learner_task, *self.learner_lives, *self.generators.values()]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(learner_task, *self.generators.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def trained_ids(self) -> list[int]:
         """Group ids in the order in which they trained."""
-        return [g.group_id for batch in self.batches for g in batch.groups]
+        return [g.group_id for batch in self.batches for g in batch.outline]
 
     @property
     def staleness(self) -> list[int]:
@@ -239,7 +280,7 @@ class World:
         return [
             batch.version - int(v)
             for batch in self.batches
-            for group in batch.groups
-            for t in group.trajectories
+            for part in batch.parts
+            for t in part.trajectories
             for v in t.weight_versions
         ]

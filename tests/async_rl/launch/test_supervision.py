@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from ray.actor import ActorHandle
-from ray.exceptions import ActorDiedError, RayTaskError
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from async_rl.controller.controller import Controller
-from async_rl.errors import NonFiniteError, ResourceError, RewardError, RunError
+from async_rl.errors import ModelError, NonFiniteError, ResourceError, RewardError, RunError
 from async_rl.launch.supervision import Supervisor
 
 
@@ -23,6 +24,17 @@ class HeardByController:
     failures: list[Exception] = field(default_factory=list)
     reports: list[str] = field(default_factory=list)
     has_left: bool = False
+    lives: list[frozenset[str]] = field(default_factory=list)
+    checkpoints: list[int] = field(default_factory=lambda: [2, 4])
+    """Versions that the run goes back to, one death after the other."""
+    coordinator: SimpleNamespace = field(default_factory=SimpleNamespace)
+
+    def learner_begins(self, ranks: frozenset[str]) -> None:
+        self.lives.append(ranks)
+
+    async def roll_back(self) -> Path | None:
+        self.coordinator.version = self.checkpoints.pop(0)
+        return Path(str(self.coordinator.version))
 
     def generator_died(self, name: str, reason: str) -> None:
         self.died.append((name, reason))
@@ -74,8 +86,36 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return actors
 
 
-def supervise(controller: HeardByController, *, max_restarts: int = 2, folder: Path = Path()) -> Supervisor:
-    return Supervisor(cast(Controller, controller), max_restarts=max_restarts, folder=folder)
+class Group:
+    """Ranks whose lives end as they are told."""
+
+    def __init__(self, *ends: dict[str, RayError]) -> None:
+        self._ends = list(ends)
+        self.events: list[object] = []
+
+    def begin(self) -> frozenset[str]:
+        self.events.append("begin")
+        return frozenset({f"life {self.events.count('begin')}"})
+
+    async def run(self, address: str, checkpoint: Path | None) -> dict[str, RayError]:
+        self.events.append(checkpoint)
+        return self._ends.pop(0)
+
+    async def end(self) -> None:
+        self.events.append("end")
+
+
+def supervise(
+    controller: HeardByController, *, generators: int = 2, learner: int = 2, folder: Path = Path()
+) -> Supervisor:
+    return Supervisor(
+        cast(Controller, controller), generator_restarts=generators, learner_restarts=learner, folder=folder
+    )
+
+
+async def learned(supervisor: Supervisor, group: Group) -> None:
+    supervisor.watch_learner(group, "tcp://somewhere", None)
+    await supervisor.release(1.0)
 
 
 async def watched(supervisor: Supervisor, *actors: Remote) -> None:
@@ -110,7 +150,7 @@ async def test_a_users_mistake_ends_the_run_with_its_own_words() -> None:
 
 async def test_a_run_goes_on_without_a_generator_that_keeps_dying_but_not_without_the_last() -> None:
     controller = HeardByController()
-    supervisor = supervise(controller, max_restarts=1)
+    supervisor = supervise(controller, generators=1)
     await watched(supervisor, Remote(death(), death()), Remote(death(), death()))
     assert len(controller.died) == 4
     begun_again = "is started again (1 of 1 times): The actor died unexpectedly"
@@ -120,41 +160,72 @@ async def test_a_run_goes_on_without_a_generator_that_keeps_dying_but_not_withou
     assert str(controller.failures[0]).startswith("no generator is left: generator-1 died 2 times")
 
 
-@pytest.mark.parametrize(
-    ("raised", "told"),
-    [
-        (death(), RunError("the learner died: The actor died unexpectedly before finishing this task.")),
-        (task_error(KeyError("x")), RunError("the learner failed: KeyError: 'x'")),
-        (task_error(NonFiniteError("six steps")), NonFiniteError("six steps")),
-    ],
-    ids=["died", "raised", "said why"],
-)
-async def test_the_learners_end_by_an_error_is_the_runs(raised: Exception, told: Exception) -> None:
+async def test_a_learner_that_returns_has_left() -> None:
+    controller, group = HeardByController(), Group({})
+    await learned(supervise(controller), group)
+    assert controller.has_left and controller.failures == []
+    assert group.events == ["begin", None]
+
+
+async def test_a_dead_rank_ends_all_which_are_started_again_from_the_last_checkpoint() -> None:
     controller = HeardByController()
-    supervisor = supervise(controller)
-    supervisor.watch_learner(failing(raised))
-    await supervisor.release(1.0)
+    lost = task_error(RuntimeError("Connection closed by peer"))
+    group = Group({"learner-0": lost, "learner-1": death()}, {"learner-0": task_error(KeyError("x"))}, {})
+    await learned(supervise(controller), group)
+    assert group.events == ["begin", None, "end", "begin", Path("2"), "end", "begin", Path("4")]
+    assert controller.lives == [{"life 1"}, {"life 2"}, {"life 3"}]
+    assert controller.reports == [
+        "learner-1 died: The actor died unexpectedly before finishing this task: "
+        "the learner is started again from version 2 (1 of 2 times).",
+        "learner-0 failed: KeyError: 'x': the learner is started again from version 4 (2 of 2 times).",
+    ]
+    assert controller.has_left and controller.failures == []
+
+
+@pytest.mark.parametrize(
+    ("restarts", "told"),
+    [
+        (0, "learner-0 died: The actor died unexpectedly before finishing this task"),
+        (
+            1,
+            "learner-0 died: The actor died unexpectedly before finishing this task (2 times: learner.max_restarts=1)",
+        ),
+    ],
+)
+async def test_a_learner_that_keeps_dying_ends_the_run(restarts: int, told: str) -> None:
+    controller, group = HeardByController(), Group({"learner-0": death()}, {"learner-0": death()})
+    await learned(supervise(controller, learner=restarts), group)
     assert not controller.has_left
-    assert [(type(e), str(e)) for e in controller.failures] == [(type(told), str(told))]
+    assert [(type(e), str(e)) for e in controller.failures] == [(RunError, told)]
+    assert group.events[-1] == "end" and len(controller.reports) == restarts
+
+
+@pytest.mark.parametrize(
+    "why",
+    [ModelError("no such model", place="model.path", remedy="name another"), NonFiniteError("six steps")],
+    ids=["a user's mistake", "losses that are not finite"],
+)
+async def test_what_another_start_would_not_mend_ends_the_run_with_its_own_words(why: Exception) -> None:
+    controller, group = HeardByController(), Group({"learner-0": death(), "learner-1": task_error(why)})
+    await learned(supervise(controller), group)
+    assert controller.failures == [why] and controller.reports == []
+    assert group.events == ["begin", None, "end"]
 
 
 async def test_a_learner_that_fails_on_a_full_disk_says_so_in_the_words_of_the_disk() -> None:
-    controller = HeardByController()
-    supervisor = supervise(controller, folder=Path("/proc"))
-    supervisor.watch_learner(failing(task_error(RuntimeError("unexpected pos 704 vs 598"))))
-    await supervisor.release(1.0)
-    (error,) = controller.failures
-    assert isinstance(error, ResourceError)
-    assert (error.problem, error.place) == ("the learner failed, and the disk is full", "/proc")
-    assert "free some disk" in error.remedy
+    for error in (task_error(RuntimeError("unexpected pos 704 vs 598")), death()):
+        controller = HeardByController()
+        await learned(supervise(controller, folder=Path("/proc")), Group({"learner-0": error}))
+        (failure,) = controller.failures
+        assert isinstance(failure, ResourceError)
+        assert (failure.problem, failure.place) == ("learner-0 failed, and the disk is full", "/proc")
+        assert "free some disk" in failure.remedy
 
 
-async def test_a_learner_that_returns_has_left() -> None:
-    controller = HeardByController()
-    supervisor = supervise(controller)
-    supervisor.watch_learner(lambda: asyncio.sleep(0))
-    await supervisor.release(1.0)
-    assert controller.has_left and controller.failures == []
+async def test_a_checkpoint_that_cannot_be_read_ends_the_run() -> None:
+    controller = HeardByController(checkpoints=[])
+    await learned(supervise(controller), Group({"learner-0": death()}))
+    assert [type(error) for error in controller.failures] == [IndexError]
 
 
 async def test_metrics_that_cannot_be_written_end_the_run() -> None:
@@ -170,7 +241,7 @@ async def test_a_release_waits_for_processes_that_leave_but_never_for_the_tracke
     controller = HeardByController()
     supervisor = supervise(controller)
     supervisor.watch_tracker(lambda: asyncio.sleep(60))
-    supervisor.watch_learner(lambda: asyncio.sleep(0.05))
+    supervisor.watch_learner(Slow(0.05), "tcp://somewhere", None)
     async with asyncio.timeout(5):
         await supervisor.release(30.0)
     assert controller.has_left
@@ -179,10 +250,22 @@ async def test_a_release_waits_for_processes_that_leave_but_never_for_the_tracke
 async def test_a_release_gives_up_on_who_does_not_leave() -> None:
     controller = HeardByController()
     supervisor = supervise(controller)
-    supervisor.watch_learner(lambda: asyncio.sleep(60))
+    supervisor.watch_learner(Slow(60), "tcp://somewhere", None)
     async with asyncio.timeout(5):
         await supervisor.release(0.01)
     assert not controller.has_left
+
+
+class Slow(Group):
+    """A learner that takes its time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__({})
+        self._seconds = seconds
+
+    async def run(self, address: str, checkpoint: Path | None) -> dict[str, RayError]:
+        await asyncio.sleep(self._seconds)
+        return {}
 
 
 def failing(error: Exception) -> Callable[[], Awaitable[None]]:
