@@ -23,6 +23,7 @@ from async_rl.config.schema import GenerationConfig, ModelConfig, OptimizerConfi
 from async_rl.data.tasks.sorting import Sorting
 from async_rl.data.tokenizer import save_character_tokenizer
 from async_rl.protocol import Batch, Sampling, Trajectory, TrajectoryGroup
+from async_rl.sizing.flops import ModelFlops
 from async_rl.weights.shm import ShmWeightPublisher
 from generators.engine import Engine, Sample
 from generators.vllm_environment import prepare_for_vllm
@@ -42,6 +43,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 NUM_BATCHES, GROUPS_PER_BATCH, GROUP_SIZE = 5, 4, 4
 COMPONENTS = ["digits", "length"]
 OPTIMIZER = OptimizerConfig(lr=1e-3)
+FLOPS = ModelFlops(per_token=1000, per_scored_token=100, per_pair=1)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +80,7 @@ def first_weights(roles: Roles, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def batches(model: Path, roles: Roles, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[Batch]]:
+async def batches(model: Path, roles: Roles, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[list[TrajectoryGroup]]]:
     """Sampled by vLLM with the learner's first weights; later batches are older when they train."""
     if "vllm" not in sys.modules:
         prepare_for_vllm(None, tmp_path_factory.mktemp("vllm"))
@@ -92,10 +94,7 @@ async def batches(model: Path, roles: Roles, tmp_path_factory: pytest.TempPathFa
         await engine.update_weights(publisher.publish(0, roles.policy.named_weights()))
         rows = Sorting().rows(is_held_out=False, count=NUM_BATCHES * GROUPS_PER_BATCH, seed=0)
         groups = await asyncio.gather(*(sample_group(engine, number, row.answer) for number, row in enumerate(rows)))
-        yield [
-            Batch.whole(version=n, groups=groups[n * GROUPS_PER_BATCH : (n + 1) * GROUPS_PER_BATCH])
-            for n in range(NUM_BATCHES)
-        ]
+        yield [groups[n * GROUPS_PER_BATCH : (n + 1) * GROUPS_PER_BATCH] for n in range(NUM_BATCHES)]
     finally:
         await engine.close()
         publisher.close()
@@ -152,7 +151,7 @@ OBJECTIVES = [
 
 @pytest.mark.parametrize("options", OBJECTIVES)
 async def test_an_objective_trains(
-    options: str, model: Path, roles: Roles, first_weights: Path, batches: list[Batch]
+    options: str, model: Path, roles: Roles, first_weights: Path, batches: list[list[TrajectoryGroup]]
 ) -> None:
     fixed = [f"model.path={model}", f"advantage.reward_components={COMPONENTS}".replace(" ", "")]
     config = load_run_config(CONFIGS / "quickstart.yaml", [*fixed, *options.split()])
@@ -164,12 +163,12 @@ async def test_an_objective_trains(
     own.policy.load(first_weights / "policy")
     if own.critic is not None:
         own.critic.load(first_weights / "critic")
-    updater = Updater(own, config)
+    updater = Updater(own, config, flops=FLOPS)
     before = weights(roles.policy)
-    for received in batches:
-        if config.correction.score_on_arrival and received.version == 0:
-            updater.score_arrival(received.groups[0])
-        batch = TrainingBatch.build(received, mask_above=None)
+    for version, groups in enumerate(batches):
+        if config.correction.score_on_arrival and version == 0:
+            updater.score_arrival(groups[0])
+        batch = TrainingBatch.build(Batch.whole(version=version, groups=groups), mask_above=None)
         scores = updater.score(batch)
         outcome = updater.update(batch, scores)
         said = step_metrics(batch, scores, outcome, components=COMPONENTS).scalars

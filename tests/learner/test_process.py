@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from safetensors.torch import load_file
 from async_rl.channel.controller_socket import ControllerSocket
 from async_rl.checkpoints import Checkpoints, LoopState
 from async_rl.config.objective import AdvantageConfig, Estimator, KLConfig, KLEstimator
+from async_rl.config.parallel import ParallelConfig
 from async_rl.config.schema import (
     CheckpointConfig,
     CriticConfig,
@@ -22,6 +25,7 @@ from async_rl.config.schema import (
 )
 from async_rl.ledger import Ledger
 from async_rl.protocol import (
+    Batch,
     BatchRequest,
     CheckpointKept,
     CheckpointWritten,
@@ -32,9 +36,11 @@ from async_rl.protocol import (
     StepMetrics,
 )
 from async_rl.weights.shm import ShmWeightSubscriber
+from learner.place import Place
 from learner.process import run_learner
 from tests.learner.conftest import MakeReference
-from tests.learner.groups import random_batch
+from tests.learner.groups import random_groups
+from tests.learner.megatron.ranks import run_ranks
 
 pytestmark = pytest.mark.integration
 
@@ -42,31 +48,39 @@ LEARNER = "learner-0-a"
 
 
 class Script:
-    """A controller that gives `last - first` batches and keeps what it hears."""
+    """A controller that gives each of its shards `last - first` batches and keeps what it hears."""
 
-    def __init__(self, socket: ControllerSocket, checkpoints: Checkpoints, *, last: int) -> None:
+    def __init__(self, socket: ControllerSocket, checkpoints: Checkpoints, *, last: int, num_shards: int = 1) -> None:
         self._socket = socket
+        self._num_shards = num_shards
         self._checkpoints = checkpoints
         self._subscriber = ShmWeightSubscriber()
         self._last = last
         self.weights: dict[int, dict[str, torch.Tensor]] = {}
         self.metrics: dict[int, StepMetrics] = {}
+        self.heard: list[str] = []
 
     async def run(self) -> None:
-        """Serves until the end has been said."""
+        """Serves for ever."""
         while True:
-            _, message = await self._socket.receive()
+            peer, message = await self._socket.receive()
             match message:
                 case BatchRequest(version=version) if version == self._last:
-                    await self._socket.send(LEARNER, End(reason="enough", checkpoint=True))
-                case BatchRequest(version=version):
-                    await self._socket.send(LEARNER, random_batch(num_groups=2, group_size=3, version=version))
+                    await self._socket.send(peer, End(reason="enough", checkpoint=True))
+                case BatchRequest(version=version, shard=shard):
+                    groups = random_groups(num_groups=2, group_size=3, version=version)
+                    shards = [[i % self._num_shards for i in range(3)] for _ in groups]
+                    cut = Batch.cut(version=version, groups=groups, shards=shards, count=self._num_shards)
+                    await self._socket.send(peer, cut[shard])
                 case Published(manifest=manifest):
+                    self.heard.append(f"publish {manifest.version}")
                     received = self._subscriber.receive(manifest)
                     self.weights[manifest.version] = {name: tensor.clone() for name, tensor in received}
                 case Commit(version=version, metrics=metrics):
+                    self.heard.append(f"commit {version}")
                     self.metrics[version] = metrics
                 case CheckpointWritten(version=version, folder=folder):
+                    self.heard.append(f"keep {version}")
                     state = LoopState(
                         version=version,
                         ledger=Ledger(max_attempts=3).snapshot(),
@@ -75,7 +89,7 @@ class Script:
                         run_hash=None,
                     )
                     self._checkpoints.complete(Path(folder), state)
-                    await self._socket.send(LEARNER, CheckpointKept(version=version))
+                    await self._socket.send(peer, CheckpointKept(version=version))
                 case Hello():
                     pass
                 case _:
@@ -178,3 +192,70 @@ async def test_a_critic_is_trained_and_goes_on_from_its_checkpoint(
 
 def scalars_of_the_critic(metrics: StepMetrics) -> dict[str, float]:
     return {name: value for name, value in metrics.scalars.items() if name.startswith("critic/")}
+
+
+def test_two_ranks_do_what_one_does_and_one_of_them_speaks(make_reference: MakeReference, tmp_path: Path) -> None:
+    make_reference("Qwen3ForCausalLM")
+    config = RunConfig(
+        steps=2,
+        model=ModelConfig(path=str(tmp_path / "model")),
+        # Adam divides gradients near zero by eps, which would blow rounding up.
+        learner=LearnerConfig(groups_per_step=2, optimizer=OptimizerConfig(eps=1e-3)),
+        checkpoint=CheckpointConfig(every=1),
+    )
+    exported = {}
+    for num_ranks in (1, 2):
+        folder = tmp_path / str(num_ranks)
+        folder.mkdir()
+        parallel = ParallelConfig(dp=num_ranks)
+        # The last of the processes is the controller.
+        *_, heard = run_ranks(
+            num_ranks + 1, learn_or_control, replace(config, learner=replace(config.learner, parallel=parallel)), folder
+        )
+        assert heard == ["publish 0", "publish 1", "commit 1", "keep 1", "publish 2", "commit 2", "keep 2"]
+        assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["00000001", "00000002"]
+        exported[num_ranks] = load_file(folder / "model" / "model.safetensors")
+    for name, weight in exported[1].items():
+        torch.testing.assert_close(exported[2][name], weight, rtol=0, atol=5e-6)
+
+
+def learn_or_control(place: Place, config: RunConfig, folder: Path) -> list[str]:
+    """What the controller heard; of ranks of the learner, nothing."""
+    num_ranks = place.world_size - 1
+    if place.rank == num_ranks:
+        return asyncio.run(control(num_ranks, folder))
+    address = folder / "address"
+    while not address.is_file():
+        time.sleep(0.05)
+    run_learner(
+        config,
+        rank=place.rank,
+        world_size=num_ranks,
+        rendezvous=f"file://{folder}/meeting",
+        address=address.read_text(),
+        incarnation=f"learner-{place.rank}-a",
+        run_folder=folder,
+        run_id=f"test-{os.getpid()}",
+        checkpoint=None,
+    )
+    (folder / f"left-{place.rank}").touch()
+    return []
+
+
+async def control(num_ranks: int, folder: Path) -> list[str]:
+    """Serves until all ranks have left."""
+    socket = ControllerSocket("127.0.0.1", 0, max_message_bytes=1 << 24, epoch="e1")
+    script = Script(socket, Checkpoints(folder=folder / "checkpoints", keep=2), last=2, num_shards=num_ranks)
+    serving = asyncio.create_task(script.run())
+    whole = folder / "address.part"
+    whole.write_text(socket.address)
+    whole.rename(folder / "address")
+    while not serving.done() and not all((folder / f"left-{rank}").is_file() for rank in range(num_ranks)):
+        await asyncio.sleep(0.05)
+    serving.cancel()
+    await asyncio.wait({serving})
+    if not serving.cancelled():
+        serving.result()
+    script.close()
+    socket.close()
+    return script.heard

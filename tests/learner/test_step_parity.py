@@ -8,6 +8,8 @@ import torch
 
 from async_rl.config.objective import CorrectionConfig, LossConfig
 from async_rl.config.schema import GenerationConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
+from async_rl.sizing.flops import ModelFlops
+from async_rl.sizing.model_json import read_sizes
 from learner.batch import TrainingBatch
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.runtime import Ground
@@ -62,6 +64,7 @@ def megatron_step(folder: Path, batch: TrainingBatch, *, max_tokens: int) -> tup
                 correction=CorrectionConfig(cap=CAP),
                 generation=GenerationConfig(temperature=TEMPERATURE),
             ),
+            flops=ModelFlops.of(read_sizes(folder)),
         )
         outcome = updater.update(batch, updater.score(batch))
         assert float((outcome.trained_tokens.ratios - 1).abs().max()) <= 1e-5
