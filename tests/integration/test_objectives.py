@@ -39,6 +39,7 @@ from learner.update import Updater
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
+Groups = list[TrajectoryGroup]
 CONFIGS = Path(__file__).parents[2] / "configs"
 NUM_BATCHES, GROUPS_PER_BATCH, GROUP_SIZE = 5, 4, 4
 COMPONENTS = ["digits", "length"]
@@ -80,7 +81,7 @@ def first_weights(roles: Roles, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def batches(model: Path, roles: Roles, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[list[TrajectoryGroup]]]:
+async def batches(model: Path, roles: Roles, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[Groups]]:
     """Sampled by vLLM with the learner's first weights; later batches are older when they train."""
     if "vllm" not in sys.modules:
         prepare_for_vllm(None, tmp_path_factory.mktemp("vllm"))
@@ -151,7 +152,7 @@ OBJECTIVES = [
 
 @pytest.mark.parametrize("options", OBJECTIVES)
 async def test_an_objective_trains(
-    options: str, model: Path, roles: Roles, first_weights: Path, batches: list[list[TrajectoryGroup]]
+    options: str, model: Path, roles: Roles, first_weights: Path, batches: list[Groups]
 ) -> None:
     fixed = [f"model.path={model}", f"advantage.reward_components={COMPONENTS}".replace(" ", "")]
     config = load_run_config(CONFIGS / "quickstart.yaml", [*fixed, *options.split()])
