@@ -266,9 +266,15 @@ def split(weight: Weight, shard: torch.Tensor, shape: ModelShape) -> list[torch.
             return [part.flatten(0, 1) for part in torch.split(groups, [queries * head, head, head], dim=1)]
 
 
-def join(weight: Weight, shards: Sequence[torch.Tensor], shape: ModelShape) -> Iterator[tuple[str, torch.Tensor]]:
-    """All ranks' shards of a Megatron parameter, one if it is not split, to whole Hugging Face tensors with names."""
-    by_rank = [split(weight, shard, shape) for shard in shards]
-    for tensor, parts in zip(weight.tensors, zip(*by_rank, strict=True), strict=True):
-        whole = parts[0] if len(parts) == 1 else torch.cat(parts, dim=weight.split_dim)
+def join(weight: Weight, shards: torch.Tensor, shape: ModelShape) -> Iterator[tuple[str, torch.Tensor]]:
+    """All shards of a Megatron parameter, [how many it is split into, *a shard], to whole named Hugging Face tensors.
+
+    Views where the layout allows.
+    """
+    if weight.layout is Layout.SAME and weight.split is not Split.COLUMNS:
+        parts = [[shards.flatten(0, 1)]]
+    else:
+        parts = [split(weight, shard, shape) for shard in shards]
+    for tensor, pieces in zip(weight.tensors, zip(*parts, strict=True), strict=True):
+        whole = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=weight.split_dim)
         yield tensor.name, whole[: tensor.shape[0]]

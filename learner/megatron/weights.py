@@ -105,8 +105,8 @@ def named_weights(
 
 def _at_speaker(
     weight: Weight, shard: Shard, value: Callable[[torch.nn.Parameter], torch.Tensor], like: torch.Tensor
-) -> Sequence[torch.Tensor] | None:
-    """A weight's shards, for the speaker; what other ranks get is of no use."""
+) -> torch.Tensor | None:
+    """A weight's shards, one above the other, for the speaker; what other ranks get is of no use."""
     if not is_first_copy(weight):
         return None
     parameter = shard.find(weight)
@@ -121,27 +121,26 @@ def _at_speaker(
     return shards
 
 
-def _gather(own: torch.Tensor, weight: Weight) -> list[torch.Tensor] | None:
+def _gather(own: torch.Tensor, weight: Weight) -> torch.Tensor | None:
     """The shards of all sharers, to the first of them."""
     group, num_parts = sharers_of(weight), num_parts_of(weight)
     if num_parts == 1:
-        return [own]
-    shards = [torch.empty_like(own) for _ in range(num_parts)] if group.rank() == 0 else None
-    dist.gather(own, shards, group=group, group_dst=0)
+        return own[None]
+    shards = own.new_empty(num_parts, *own.shape) if group.rank() == 0 else None
+    dist.gather(own, None if shards is None else list(shards), group=group, group_dst=0)
     return shards
 
 
 def _hand_to_first(
-    shards: list[torch.Tensor] | None, owner: int, group: dist.ProcessGroup, weight: Weight, like: torch.Tensor
-) -> list[torch.Tensor] | None:
+    shards: torch.Tensor | None, owner: int, group: dist.ProcessGroup, weight: Weight, like: torch.Tensor
+) -> torch.Tensor | None:
     """The shards that one rank of the group has, to the first rank of it."""
     if owner == 0:
         return shards
     # Broadcast, though one rank is meant: a message between two would need a connection of their own.
     if group.rank() != owner:
         num_parts = num_parts_of(weight)
-        shards = [like.new_empty(weight.shard_shape(num_parts)) for _ in range(num_parts)]
+        shards = like.new_empty(num_parts, *weight.shard_shape(num_parts))
     assert shards is not None
-    for part in shards:
-        dist.broadcast(part, group=group, group_src=owner)
+    dist.broadcast(shards, group=group, group_src=owner)
     return shards

@@ -87,7 +87,7 @@ def test_what_the_ranks_cut_out_makes_up_the_whole(
             merged = merge(weight, parts, shape)
             shards.append(torch.full(weight.shard_shape(num_ranks), torch.nan))
             shards[-1][: len(merged)] = merged
-        joined = dict(join(weight, shards, shape))
+        joined = dict(join(weight, torch.stack(shards), shape))
         assert joined.keys() == whole.keys()
         assert all(torch.equal(joined[name], whole[name]) for name in whole)
 
