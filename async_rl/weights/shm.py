@@ -60,8 +60,9 @@ class ShmWeightPublisher:
         if self._slots:
             source: Iterable[tuple[str, torch.Tensor]] = stream
         else:
-            # Sizes are known only once everything has been seen, so the first version is held in whole.
-            source = list(stream)
+            # Sizes are known only once everything has been seen, so the first version is held in whole: not on a GPU,
+            # which has no room for what its peers hold of the model.
+            source = [(name, tensor.detach().cpu()) for name, tensor in stream]
             self._layout = lay_out(source)
             self._slots = create_slots(self._folder, self._run_id, self._num_slots, _payload_bytes(self._layout))
         # A publish that fails midway spoils its slot, so the next one takes the same slot again.
