@@ -9,6 +9,7 @@ raises, dies or hangs ends the test with what it said, or with the lines where i
 """
 
 import faulthandler
+import gc
 import multiprocessing
 import os
 import pickle
@@ -46,6 +47,9 @@ def run_ranks(
 ) -> list[_Result]:
     """What the function returned in each rank, in their order; an `AssertionError` where one of them did not return."""
     assert not dist.is_initialized(), "a forked rank cannot use its parent's process groups: close the Ground first"
+    # Groups in reference cycles end here, with their threads: a rank that collected them would wait for threads that
+    # are not its own.
+    gc.collect()
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
             _start(
