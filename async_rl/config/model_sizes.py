@@ -23,6 +23,7 @@ class ModelSizes:
     num_experts: int = option(0, "Experts of a layer; 0: a dense model.", minimum=0)
     top_k: int = option(0, "Experts that each token is sent to.", minimum=0)
     tie_embeddings: bool = option(False, "Input and output embeddings share their weights.")
+    qk_norm: bool = option(False, "Queries and keys have norms over a head, as in Qwen3.")
 
     @property
     def is_given(self) -> bool:

@@ -36,8 +36,18 @@ class Activations:
     @property
     def whole(self) -> int:
         """Bytes that a layer keeps of each token if nothing is computed again."""
-        norms = 2 * self._norm_bytes * self.sizes.hidden_size // self._sequence_parts
-        return norms + self._attention_bytes // self.parallel.tp + self._feed_forward_bytes
+        return 2 * self.norm + self._attention_bytes // self.parallel.tp + self._feed_forward_bytes
+
+    @property
+    def norm(self) -> int:
+        """Bytes that a norm over the width, and the matrix behind it, keep of each token."""
+        return self.last_norm + self.width * self.sizes.hidden_size // self._sequence_parts
+
+    @property
+    def last_norm(self) -> int:
+        """Bytes that the norm behind all layers keeps of each token."""
+        of_each = self.width if self.on_gpus else 8
+        return of_each * self.sizes.hidden_size // self._sequence_parts
 
     @property
     def working(self) -> int:
@@ -46,18 +56,19 @@ class Activations:
         return gradients + (self.whole if self.recompute is Recompute.full else 0)
 
     @property
-    def _norm_bytes(self) -> int:
-        return 2 * self.width if self.on_gpus else 8 + self.width
-
-    @property
     def _attention_bytes(self) -> int:
         """On all tensor parallel ranks together."""
         queries, keys = self.sizes.query_size, self.sizes.kv_size
-        if self.on_gpus:
-            # What the matrix says as a whole, queries by themselves, both rotated, and the result.
-            return self.width * (4 * queries + 3 * keys)
-        normalised = 8 * (queries + keys)
-        return normalised + self.width * (4 * queries + 4 * keys)
+        # What the matrix says as a whole (of which values are a part), rotated queries and keys, and the result, which
+        # Megatron's own layers lay out twice.
+        num_queries = 3 if self.on_gpus else 4
+        return self.width * (num_queries * queries + 3 * keys) + (self._head_norm_bytes if self.sizes.qk_norm else 0)
+
+    @property
+    def _head_norm_bytes(self) -> int:
+        """What norms over a head keep besides, of all heads."""
+        queries, keys = self.sizes.query_size, self.sizes.kv_size
+        return self.width * queries if self.on_gpus else 8 * (queries + keys)
 
     @property
     def _feed_forward_bytes(self) -> int:
@@ -65,9 +76,10 @@ class Activations:
         columns = 5 * self._columns * self.width
         if not self.sizes.num_experts:
             return columns
-        # Each token once for each of its experts, as sent and as received; and the probabilities of all experts.
-        sent = 2 * self.sizes.top_k * self.sizes.hidden_size * self.width
-        return columns + (sent + 8 * self.sizes.num_experts) // self._sequence_parts
+        # The product weighted, each token once for each of its experts, and the probabilities of all experts.
+        weighted = self._columns * self.width
+        sent = self.sizes.top_k * self.sizes.hidden_size * self.width
+        return columns + weighted + (sent + 8 * self.sizes.num_experts) // self._sequence_parts
 
     @property
     def _columns(self) -> int:

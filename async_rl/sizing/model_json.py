@@ -66,6 +66,7 @@ def sizes_of(found: Mapping[str, object], place: str) -> ModelSizes:
         num_experts=number("num_experts", "num_local_experts") if has_experts else 0,
         top_k=number("num_experts_per_tok") if has_experts else 0,
         tie_embeddings=has("tie_word_embeddings"),
+        qk_norm=str(found.get("model_type")).startswith("qwen3"),
     )
 
 

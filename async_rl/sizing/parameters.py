@@ -1,7 +1,7 @@
 """How many weights a decoder has, and how many of them a rank holds.
 
 Owns the count from a model's sizes: Llama-like layers (grouped queries, SwiGLU, RMSNorm) and experts of the same make.
-Biases of queries and keys and norms over a head are left out: less than 0.01 % of any model that is large. Pure.
+Biases of queries and keys are left out: less than 0.01 % of any model that is large. Pure.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def layer_parameters(sizes: ModelSizes, parallel: ParallelConfig) -> Parameters:
     hidden, tp = sizes.hidden_size, parallel.tp
     attention = hidden * (2 * sizes.query_size + 2 * sizes.kv_size) // tp
     feed_forward = 3 * hidden * sizes.intermediate_size
-    norms = 2 * hidden
+    norms = 2 * hidden + (2 * sizes.head_dim if sizes.qk_norm else 0)
     if not sizes.num_experts:
         return Parameters(dense=attention + norms + feed_forward // tp)
     return Parameters(
@@ -75,3 +75,15 @@ def stage_parameters(sizes: ModelSizes, parallel: ParallelConfig, stage: int, *,
         shares = is_first and sizes.tie_embeddings and has_vocabulary
         ends += 0 if shares else (rows if has_vocabulary else 1) * sizes.hidden_size
     return layers + Parameters(dense=ends)
+
+
+def adapter_parameters(sizes: ModelSizes, parallel: ParallelConfig, rank: int) -> Parameters:
+    """LoRA's (arXiv:2106.09685) on a rank of any pipeline stage: two factors beside each matrix of attention and MLP.
+
+    Of either factor, ranks share the side that they share of the matrix. Experts have none.
+    """
+    hidden, tp = sizes.hidden_size, parallel.tp
+    sides = 2 * hidden + (2 * sizes.query_size + 2 * sizes.kv_size) // tp
+    if not sizes.num_experts:
+        sides += 2 * hidden + 3 * sizes.intermediate_size // tp
+    return Parameters(dense=sizes.num_layers // parallel.pp * rank * sides)

@@ -6,6 +6,7 @@ Owns what of the config tree decides it. Pure.
 import math
 
 from async_rl.config.model_sizes import ModelSizes
+from async_rl.config.objective import KLEstimator
 from async_rl.config.objective_rules import VALUE_ESTIMATORS
 from async_rl.config.ranks import num_shards
 from async_rl.config.schema import RunConfig
@@ -36,13 +37,15 @@ def training_of(config: RunConfig, sizes: ModelSizes) -> Training:
         tokens=min(learner.micro_batch_tokens, trajectories * longest),
         micro_batches=math.ceil(trajectories / (learner.micro_batch_tokens // longest)),
         on_gpus=config.cluster.gpus_per_node > 0,
+        keeps_reference_states=config.kl.coef > 0 and config.kl.estimator is KLEstimator.full,
     )
 
 
 def held_models(config: RunConfig) -> tuple[HeldModel, ...]:
-    """The models that the objective asks for, all of them on each rank."""
-    models = [HeldModel(name="policy")]
-    if config.kl.coef > 0:
+    """The models that the objective asks for, all on each rank; a policy without its adapters is its reference."""
+    lora_rank = config.learner.lora.rank
+    models = [HeldModel(name="policy", lora_rank=lora_rank)]
+    if config.kl.coef > 0 and not lora_rank:
         models.append(HeldModel(name="reference", is_trained=False))
     if config.advantage.estimator in VALUE_ESTIMATORS:
         models.append(HeldModel(name="critic", has_vocabulary=False))

@@ -14,11 +14,11 @@ from async_rl.config.parallel import ParallelConfig, Recompute
 from async_rl.config.schema import Dtype
 from async_rl.sizing.account import GIB, Account, Part
 from async_rl.sizing.activations import Activations, layers_in_flight
-from async_rl.sizing.parameters import Parameters, stage_parameters
+from async_rl.sizing.parameters import Parameters, adapter_parameters, stage_parameters
 
 DTYPE_BYTES = {Dtype.float32: 4, Dtype.bfloat16: 2}
-_LOGIT_BYTES = 3 * 4 * 2**24
-"""Of the head: a piece of the logits, their softmax and their gradient, in float32."""
+_LOGIT_BYTES = 3 * 4 * 2**25
+"""Of the head: a tile of the logits, their softmax and their gradient, in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,8 @@ class HeldModel:
     """With gradients and an optimizer; a frozen one has neither."""
     has_vocabulary: bool = True
     """A logit for each token above its last norm, else one number."""
+    lora_rank: int = 0
+    """Of adapters that train in the place of its weights; 0: there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,8 @@ class Training:
     micro_batches: int
     """Of an optimizer step on a rank, at most."""
     on_gpus: bool
+    keeps_reference_states: bool = False
+    """For the exact KL a step keeps the reference's hidden states of all its tokens."""
 
     @property
     def width(self) -> int:
@@ -86,10 +90,12 @@ def stage_account(training: Training, stage: int) -> Account:
     weights = gradients = optimizer = 0
     for model in training.models:
         held = stage_parameters(training.sizes, training.parallel, stage, has_vocabulary=model.has_vocabulary)
-        weights += held.total * training.width
+        adapters = adapter_parameters(training.sizes, training.parallel, model.lora_rank)
+        weights += (held + adapters).total * training.width
         if model.is_trained:
-            gradients += held.total * 4
-            optimizer += _optimizer_bytes(training, held)
+            trained = adapters if model.lora_rank else held
+            gradients += trained.total * 4
+            optimizer += _optimizer_bytes(training, trained)
     pp = training.parallel.pp
     return Account(
         owner="learner rank" if pp == 1 else f"learner rank, stage {stage + 1} of {pp}",
@@ -115,7 +121,15 @@ def _optimizer_bytes(training: Training, held: Parameters) -> int:
 
 def _kept_bytes(training: Training, stage: int) -> int:
     layers = layers_in_flight(training.sizes, training.parallel, stage, training.micro_batches)
-    return layers * training.activations.kept * _local_tokens(training)
+    kept = layers * training.activations.kept * _local_tokens(training)
+    return kept + (_kept_at_the_end(training) if stage == training.parallel.pp - 1 else 0)
+
+
+def _kept_at_the_end(training: Training) -> int:
+    """By the norm behind all layers, and of the reference."""
+    tokens = _local_tokens(training)
+    states = training.width * training.sizes.hidden_size * training.micro_batches
+    return tokens * (training.activations.last_norm + (states if training.keeps_reference_states else 0))
 
 
 def _working_bytes(training: Training, *, is_last: bool) -> int:

@@ -1,13 +1,15 @@
 """The tables on the page of scale are what the shipped configs come to."""
 
+import re
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from async_rl.config.compose import load_run_config
+from async_rl.errors import ResourceError
 from async_rl.process_plan import layout
-from async_rl.sizing.fit import usable_bytes
+from async_rl.sizing.fit import check_fit, usable_bytes
 from async_rl.sizing.run import accounts
 from async_rl.terminal.memory_table import memory_table
 
@@ -31,3 +33,12 @@ def test_the_memory_that_is_shown(repository: Path) -> None:
     page = (repository / "docs/scale.md").read_text(encoding="utf-8")
     shown = page.partition("<!-- 70b -->\n```text\n")[2].partition("\n```")[0]
     assert shown == "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def test_the_refusal_that_is_shown(repository: Path) -> None:
+    config = load_run_config(repository / "configs/8b.yaml", ["learner.recompute=none"])
+    with pytest.raises(ResourceError) as caught:
+        check_fit(config, config.model.sizes)
+    page = (repository / "docs/scale.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^(?:error|where|remedy): +(.*)$", page, re.MULTILINE)
+    assert shown == [caught.value.problem, caught.value.place, caught.value.remedy]

@@ -12,6 +12,7 @@ QWEN3_8B = ModelSizes(
     head_dim=128,
     intermediate_size=12288,
     vocab_size=151936,
+    qk_norm=True,
 )
 QWEN3_30B_A3B = ModelSizes(
     num_layers=48,
@@ -23,6 +24,7 @@ QWEN3_30B_A3B = ModelSizes(
     vocab_size=151936,
     num_experts=128,
     top_k=8,
+    qk_norm=True,
 )
 LLAMA3_70B = ModelSizes(
     num_layers=80,
@@ -41,6 +43,7 @@ TINY = ModelSizes(
     head_dim=32,
     intermediate_size=160,
     vocab_size=200,
+    qk_norm=True,
 )
 
 

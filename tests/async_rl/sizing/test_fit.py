@@ -67,7 +67,7 @@ def test_unknown_memory_refuses_nothing() -> None:
         ({"learner.parallel.sequence_parallel": False}, "set learner.recompute=full"),
         (
             {"learner.recompute": Recompute.full, "learner.micro_batch_tokens": 2**20, "learner.groups_per_step": 256},
-            "set learner.micro_batch_tokens=262144",
+            "set learner.micro_batch_tokens=131072",
         ),
     ],
 )
@@ -120,6 +120,7 @@ def test_the_models_of_a_rank_are_those_of_the_objective() -> None:
 
     assert names(SOUND) == ["policy"]
     assert names(with_options(SOUND, {"kl.coef": 0.1})) == ["policy", "reference"]
+    assert names(with_options(SOUND, {"kl.coef": 0.1, "learner.lora.rank": 8})) == ["policy"]
     assert names(with_options(SOUND, {"advantage.estimator": Estimator.gae})) == ["policy", "critic"]
 
 
