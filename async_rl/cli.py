@@ -21,6 +21,7 @@ from rich.markup import escape
 
 from async_rl.config.schema import RunConfig, SftConfig
 from async_rl.errors import RunError, UserError
+from learner.place import Place
 
 RUN_ERROR, USER_ERROR, INTERRUPTED = 1, 2, 130
 
@@ -233,27 +234,34 @@ def _say_how_to_go_on(run: RunConfig | SftConfig, command: str) -> None:
 @app.command(help=SFT_HELP)
 def sft(config: ConfigArgument, overrides: OverridesArgument = None, resume: ResumeOption = "never") -> None:
     """Fine-tunes."""
+    place = Place.under_torchrun(os.environ)
+    try:
+        _sft(config, overrides or [], resume, place)
+    except (UserError, RunError) as error:
+        # Of torchrun's processes, which all end so, one says it.
+        if place.rank > 0:
+            raise typer.Exit(USER_ERROR if isinstance(error, UserError) else RUN_ERROR) from error
+        raise
+
+
+def _sft(config: str, overrides: list[str], resume: str, place: Place) -> None:
     from async_rl.config.compose import load_sft_config
     from async_rl.config.shipped import find_config, shipped_folder
 
-    run = load_sft_config(find_config(config, shipped=shipped_folder()), overrides or ())
+    run = load_sft_config(find_config(config, shipped=shipped_folder()), overrides)
     from async_rl.launch.sft import launch_sft
     from async_rl.launch.start import Resume
     from async_rl.summary import Exit
-    from learner.place import Place
 
-    place = Place.under_torchrun(os.environ)
-    words = shlex.join(["sft", config, *(overrides or ()), "--resume", "auto"])
+    words = shlex.join(["sft", config, *overrides, "--resume", "auto"])
     again = f"async-rl {words}" if place.world_size == 1 else f"torchrun … -m async_rl.cli {words}"
     try:
-        end = launch_sft(run, resume=Resume(resume), console=out)
-    except KeyboardInterrupt:
+        end = launch_sft(run, place, resume=Resume(resume), console=out)
+    except (KeyboardInterrupt, RunError) as error:
         if place.rank == 0:
+            if isinstance(error, RunError):
+                err.print(f"The log: {Path(run.runs_dir, run.name, 'logs')}", soft_wrap=True, highlight=False)
             _say_how_to_go_on(run, again)
-        raise
-    except RunError:
-        err.print(f"The log: {Path(run.runs_dir, run.name, 'logs')}", soft_wrap=True, highlight=False)
-        _say_how_to_go_on(run, again)
         raise
     if end is Exit.STOPPED:
         if place.rank == 0:

@@ -44,8 +44,8 @@ class Mesh(Protocol):
         """Whether any rank says so: all then do the same."""
         ...
 
-    def hear(self, said: _Said | None) -> _Said | None:
-        """What the speaker says; other ranks' is not read."""
+    def hear(self, said: _Said | None, *, rank: int = 0) -> _Said | None:
+        """What a rank says, the speaker if no other is named; what the rest say is not read."""
         ...
 
     def largest(self, number: float) -> float:
@@ -77,6 +77,7 @@ class SingleRank:
         """See `Mesh`."""
         return number
 
-    def hear(self, said: _Said | None) -> _Said | None:
+    def hear(self, said: _Said | None, *, rank: int = 0) -> _Said | None:
         """See `Mesh`."""
+        assert rank == 0, rank
         return said

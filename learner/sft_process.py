@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar, cast
 
 import torch
 
@@ -19,18 +20,22 @@ from async_rl.data.row import Row
 from async_rl.data.sft_source import load_sft_rows
 from async_rl.data.source import load_task
 from async_rl.data.tokenizer import Tokenizer, save_character_tokenizer
-from async_rl.errors import ConfigError
+from async_rl.errors import ConfigError, UserError
 from async_rl.run_folder import RunFolder
 from async_rl.sizing.model_json import read_sizes
 from async_rl.summary import Exit
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.mesh import MegatronMesh
 from learner.megatron.runtime import Ground, device
+from learner.mesh import Mesh
 from learner.model_folder import create_model
 from learner.model_shape import read_shape
 from learner.peak_flops import peak_flops
+from learner.place import Place
 from learner.sft import SftTrainer
 from learner.sft_events import Began, Said, SftEvent, Tell
+
+_Done = TypeVar("_Done")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +58,16 @@ class SftStart:
         return read_state(self.checkpoint, SftState)
 
 
-def run_sft(config: SftConfig, start: SftStart, ground: Ground, *, tell: Tell, is_stopping: Callable[[], bool]) -> Exit:
+def run_sft(
+    config: SftConfig, start: SftStart, ground: Ground, place: Place, *, tell: Tell, is_stopping: Callable[[], bool]
+) -> Exit:
     """Trains, and where that was completed writes a Hugging Face folder to `config.output`.
 
     Args:
         config: the run.
         start: where it begins.
         ground: that this rank stands on.
+        place: of this rank among them.
         tell: is told what happens, by the rank that speaks for all.
         is_stopping: whether this process was asked to end after its step.
 
@@ -67,12 +75,15 @@ def run_sft(config: SftConfig, start: SftStart, ground: Ground, *, tell: Tell, i
         UserError: data, task or model cannot be used.
         NonFiniteError: the loss is not finite in one step after the other.
     """
-    mesh, tokenizer = MegatronMesh(), Tokenizer(start.model)
+    mesh = MegatronMesh()
     if not mesh.is_speaker:
         tell = _tell_nobody
-    training, held_out = [
-        _examples(config, start.model, tokenizer, is_held_out=is_held_out, tell=tell) for is_held_out in (False, True)
-    ]
+
+    def read() -> tuple[Sequence[Example], Sequence[Example]]:
+        train, held = (_examples(config, start.model, is_held_out=flag, tell=tell) for flag in (False, True))
+        return train, held
+
+    training, held_out = agreed(mesh, place.rank, read)
     model = ModelConfig(path=str(start.model), dtype=config.model.dtype)
     backend = MegatronBackend(ground, model, config.optimizer, num_steps=config.steps, recompute=config.recompute)
     num_ranks = ground.parallel.ranks_of_copy * ground.parallel.dp
@@ -97,6 +108,26 @@ def run_sft(config: SftConfig, start: SftStart, ground: Ground, *, tell: Tell, i
     return exit_
 
 
+def agreed(mesh: Mesh, rank: int, work: Callable[[], _Done]) -> _Done:
+    """A rank's own work, after which all go on together: what is wrong for one of them, each raises.
+
+    Raises:
+        UserError: of the highest rank that found a mistake.
+    """
+    done: _Done | None = None
+    error: UserError | None = None
+    try:
+        done = work()
+    except UserError as found:
+        error = found
+    culprit = int(mesh.largest(-1 if error is None else rank))
+    if culprit < 0:
+        return cast(_Done, done)
+    error = mesh.hear(error, rank=culprit)
+    assert error is not None
+    raise error
+
+
 def _rank_flops(config: SftConfig) -> float:
     dtype: torch.dtype = getattr(torch, config.model.dtype)
     return peak_flops(config.cluster.peak_tflops, device=device(), dtype=dtype)
@@ -116,10 +147,8 @@ def make_model(config: SftConfig, folder: Path) -> Path:
     return folder
 
 
-def _examples(
-    config: SftConfig, model: Path, tokenizer: Tokenizer, *, is_held_out: bool, tell: Tell
-) -> Sequence[Example]:
-    data, max_tokens = config.data, _max_tokens(config, model)
+def _examples(config: SftConfig, model: Path, *, is_held_out: bool, tell: Tell) -> Sequence[Example]:
+    data, tokenizer, max_tokens = config.data, Tokenizer(model), _max_tokens(config, model)
     rows = load_sft_rows(data, is_held_out=is_held_out, seed=config.seed)
     chats = [row for row in rows if isinstance(row, Chat)]
     if chats:

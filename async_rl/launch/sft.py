@@ -7,7 +7,6 @@
 Owns what the user sees and keeps of it. The training itself is the learner's.
 """
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,29 +37,34 @@ Train = Callable[[SftStart, Tell, StopRequest], Exit]
 """(start, tell, stop) → how it ended: whoever has the ranks train."""
 
 
-def launch_sft(config: SftConfig, *, resume: Resume, console: Console) -> Exit:
+def launch_sft(config: SftConfig, place: Place, *, resume: Resume, console: Console) -> Exit:
     """Trains, shows progress, and writes the model to `config.output`.
+
+    Args:
+        config: the run.
+        place: of this process, where several run the same command; rank 0 prepares, shows and writes.
+        resume: what becomes of an earlier run of its name.
+        console: to show progress on.
 
     Raises:
         UserError: data, task or model cannot be used.
         RunError: the loss is not finite in one step after the other.
     """
     take_interrupts()
-    place = Place.under_torchrun(os.environ)
     with Ground(config.parallel, place, seed=config.seed, num_threads=config.num_threads) as ground:
         if place.rank == 0:
-            return _speak(config, resume, console, ground)
+            return _speak(config, resume, console, ground, place)
         return _follow(config, ground, place)
 
 
-def _speak(config: SftConfig, resume: Resume, console: Console, ground: Ground) -> Exit:
+def _speak(config: SftConfig, resume: Resume, console: Console, ground: Ground, place: Place) -> Exit:
     mesh, is_told = MegatronMesh(), False
 
     def train(start: SftStart, tell: Tell, stop: StopRequest) -> Exit:
         nonlocal is_told
         is_told = True
         mesh.hear(start)
-        return run_sft(config, start, ground, tell=tell, is_stopping=lambda: stop.is_made)
+        return run_sft(config, start, ground, place, tell=tell, is_stopping=lambda: stop.is_made)
 
     try:
         with folder_of(config).locked():
@@ -80,7 +84,7 @@ def _follow(config: SftConfig, ground: Ground, place: Place) -> Exit:
     log_to(start.folder.logs / f"rank-{place.rank}.log")
     stop.has_begun()
     with stop.listening():
-        return run_sft(config, start, ground, tell=lambda event: None, is_stopping=lambda: stop.is_made)
+        return run_sft(config, start, ground, place, tell=lambda event: None, is_stopping=lambda: stop.is_made)
 
 
 def watch(config: SftConfig, resume: Resume, console: Console, train: Train) -> Exit:

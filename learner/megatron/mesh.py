@@ -68,8 +68,8 @@ class MegatronMesh:
         dist.all_reduce(numbers, op=dist.ReduceOp.MAX)
         return float(numbers.item())
 
-    def hear(self, said: _Said | None) -> _Said | None:
+    def hear(self, said: _Said | None, *, rank: int = 0) -> _Said | None:
         """See `Mesh`."""
         words = [said]
-        dist.broadcast_object_list(words, src=0)
+        dist.broadcast_object_list(words, src=rank)
         return words[0]

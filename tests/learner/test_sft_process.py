@@ -15,6 +15,7 @@ from async_rl.run_folder import RunFolder
 from async_rl.summary import Exit
 from learner.megatron.runtime import Ground
 from learner.model_folder import create_model
+from learner.place import Place
 from learner.sft_events import Began, Checkpointed, Said, SftEvent, Stepped, Validated
 from learner.sft_process import SftStart, make_model, run_sft
 from tests.async_rl.data.chat_templates import save_chat_tokenizer
@@ -43,7 +44,7 @@ def train(config: SftConfig, folder: Path, ground: Ground) -> list[SftEvent]:
     start = SftStart(
         folder=RunFolder(folder), model=make_model(config, folder / "new_model"), checkpoint=None, run_hash=None
     )
-    assert run_sft(config, start, ground, tell=events.append, is_stopping=lambda: False) is Exit.COMPLETED
+    assert run_sft(config, start, ground, Place(), tell=events.append, is_stopping=lambda: False) is Exit.COMPLETED
     return events
 
 
@@ -102,7 +103,8 @@ def test_the_loss_of_a_conversation_is_that_of_transformers_on_the_assistants_to
     head = "<|im_start|>system\nAdd.<|im_end|>\n<|im_start|>user\n1+1<|im_end|>\n<|im_start|>assistant\n"
     middle = "\n<|im_start|>user\n2+2<|im_end|>\n<|im_start|>assistant\n"
     parts = [(head, False), ("2<|im_end|>", True), (middle, False), ("four<|im_end|>", True), ("\n", False)]
-    ids, labels = [], []
+    ids: list[int] = []
+    labels: list[int] = []
     for text, is_learned in parts:
         tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
         ids += tokens
