@@ -109,8 +109,9 @@ def lowered(logits: Tensor, highest: Tensor, temperature: float) -> Tensor:
 
 def measure(
     logits: Tensor,
-    labels: Tensor,
     theirs: Tensor | None,
+    places: Tensor,
+    is_inside: Tensor,
     *,
     temperature: float,
     with_squares: bool,
@@ -119,8 +120,9 @@ def measure(
 
     Args:
         logits: [R, K], K > 0; overwritten.
-        labels: [R] int64: of the words of the part; any other number for a label that is none of them.
         theirs: [R, K] of a reference; overwritten.
+        places: [R, 1] int64: of the labels among the words of the part; any place for a label that is none of them.
+        is_inside: [R, 1] bool: whether it is one.
         temperature: above 0.
         with_squares: fill that field.
     """
@@ -128,8 +130,7 @@ def measure(
     z = lowered(logits, highest, temperature)
     e = z.exp()
     total, zero = e.sum(1), highest.new_zeros(highest.shape)
-    place = labels.clamp(0, logits.shape[1] - 1)
-    label = z.gather(1, place[:, None]).squeeze(1).masked_fill_(place != labels, -torch.inf)
+    label = z.gather(1, places).masked_fill_(~is_inside, -torch.inf)[:, 0]
     squares = e.square().sum(1) if with_squares else zero
     their_highest, their_total, cross = zero, zero, zero
     if theirs is not None:

@@ -1,14 +1,12 @@
 """From hidden states to what a policy says of its tokens, with exact gradients and no matrix of logits.
 
-Owns the output layer of a policy and the arithmetic between it and `TokenScores`. Logits are made tile by tile, and
-once more in the backward pass: of the M·V numbers no more than a tile stands in memory at a time. A tile's logits are
-multiplied in the weight's number format and taken to float32 from there. Knows nothing of what stands below.
+Owns the arithmetic between an output layer and `TokenScores`. Logits are made tile by tile, and once more in the
+backward pass: of the M·V numbers no more than a tile stands in memory at a time. Knows nothing of what stands below.
 
 Legend: M scored tokens, R of them in a tile, H hidden size; V words of this rank's part of the vocabulary, K of them
 in a tile.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,44 +14,9 @@ import torch
 from torch import Tensor
 
 from learner.backend import LazyLogits, TokenScores
-from learner.logit_statistics import LogitStatistics, lowered, measure
-from learner.vocabulary import VocabularyShard
-
-_CPU_TILE = (256, 2048)
-"""R and K: its caches hold the logits, and what makes them."""
-_GPU_TILE = (2048, 16384)
-"""Few and large ones."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutputLayer:
-    """A policy's output layer, or one rank's part of it."""
-
-    weight: Tensor
-    """[≥ V, H]: a row a word; rows behind V are padding and get no gradient."""
-    vocabulary: VocabularyShard
-    gradient: Tensor | None = None
-    """[≥ V, H] float32, that the backward pass adds to instead of returning a gradient, so that many micro-batches add
-    up in float32 and no second matrix of that size is needed. None: the gradient is autograd's."""
-
-    def logits(self, hidden: Tensor, words: slice) -> Tensor:
-        """[R, H] to logits [R, K] of some words of this part, float32 or wider, in memory of the caller's."""
-        logits = torch.mm(hidden, self.weight[words].t())
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
-@dataclass(frozen=True, kw_only=True)
-class HiddenLogits:
-    """`LazyLogits` over the hidden states of a forward pass."""
-
-    hidden: Tensor
-    """[M, H]"""
-    layer: OutputLayer
-
-    @torch.no_grad()
-    def tile(self, rows: slice, words: slice) -> Tensor:
-        """Logits [R, K]."""
-        return self.layer.logits(self.hidden[rows], words)
+from learner.logit_statistics import FAR, LogitStatistics, lowered, measure
+from learner.output_layer import OutputLayer, tiles_of_rows, tiles_of_whole_rows, tiles_of_words
+from learner.truncation import Truncation
 
 
 def score_tokens(
@@ -62,19 +25,22 @@ def score_tokens(
     labels: Tensor,
     *,
     temperature: float,
+    truncation: Truncation | None = None,
     with_sum_pi_squared: bool = False,
     reference: LazyLogits | None = None,
 ) -> TokenScores:
     """Scores each token by the hidden state before it.
 
     Where ranks share the vocabulary all call it at once, with the same arguments but their own part of the layer; then
-    each gets the same scores, and of the hidden states' gradient the part that its words give. One collective.
+    each gets the same scores, and of the hidden states' gradient the part that its words give. One exchange, and with a
+    truncation some more.
 
     Args:
         hidden: [M, H], in the weight's number format.
         layer: what makes logits of them.
         labels: [M] int64, words of the whole vocabulary.
         temperature: above 0; logits are divided by it, the reference's too.
+        truncation: score the words that it keeps, the label always among them; the reference over the same ones.
         with_sum_pi_squared: fill that field.
         reference: fill `exact_kl`, with gradient, by what the reference says of the same tokens; its vocabulary is
             shared among the ranks in the same way.
@@ -84,50 +50,79 @@ def score_tokens(
     """
     assert hidden.ndim == 2 and labels.shape == hidden.shape[:1], (hidden.shape, labels.shape)
     assert temperature > 0.0, temperature
-    asked = _Asked(layer=layer, temperature=temperature, squares=with_sum_pi_squared, reference=reference)
+    floors = None
+    if truncation is not None:
+        floors = _floors(hidden.detach(), layer, truncation, temperature)
+    asked = _Asked(layer, labels, temperature, floors, with_sum_pi_squared, reference)
     logprobs, entropy, sum_pi_squared, exact_kl = _TokenScores.apply(  # type: ignore[no-untyped-call]
-        hidden, layer.weight, labels, asked
+        hidden, layer.weight, asked
     )
     return TokenScores(logprobs=logprobs, entropy=entropy, sum_pi_squared=sum_pi_squared, exact_kl=exact_kl)
 
 
-@dataclass(frozen=True, kw_only=True)
+@torch.no_grad()
+def _floors(hidden: Tensor, layer: OutputLayer, truncation: Truncation, temperature: float) -> Tensor:
+    """[M]: the smallest logit that sampling keeps."""
+    vocabulary = layer.vocabulary
+    # As many rows at a time on every rank, of however many true words.
+    tiles = tiles_of_whole_rows(hidden.shape[0], layer.weight.shape[0], hidden.device)
+    floors = [
+        truncation.floors(
+            layer.logits(hidden[rows], slice(0, vocabulary.size)), temperature=temperature, gather=vocabulary.gather
+        )
+        for rows in tiles
+    ]
+    return torch.cat(floors) if floors else hidden.new_empty(0)
+
+
+@dataclass(frozen=True)
 class _Asked:
     """Arguments without gradient."""
 
     layer: OutputLayer
+    labels: Tensor
     temperature: float
+    floors: Tensor | None
     squares: bool
     reference: LazyLogits | None
 
     def tile(self, hidden: Tensor, rows: slice, words: slice) -> tuple[Tensor, Tensor | None]:
         """Logits [R, K] of policy and reference, in memory of the caller's."""
+        logits = self.layer.logits(hidden[rows], words)
         theirs = None if self.reference is None else self.reference.tile(rows, words)
-        return self.layer.logits(hidden[rows], words), theirs
+        if self.floors is not None:
+            dropped = logits < self.floors[rows, None]
+            places, is_inside = self.places(rows, words)
+            dropped.scatter_(1, places, dropped.gather(1, places) & ~is_inside)
+            logits.masked_fill_(dropped, FAR)
+            theirs = None if theirs is None else theirs.masked_fill_(dropped, FAR)
+        return logits, theirs
 
-    def measure(self, hidden: Tensor, labels: Tensor) -> LogitStatistics:
+    def places(self, rows: slice, words: slice) -> tuple[Tensor, Tensor]:
+        """Where the labels stand in a tile, and whether they do at all: [R, 1] each."""
+        places = self.labels[rows, None] - (self.layer.vocabulary.first + words.start)
+        inside = places.clamp(0, words.stop - words.start - 1)
+        return inside, inside == places
+
+    def measure(self, hidden: Tensor) -> LogitStatistics:
         """Of the whole vocabulary, [M] each."""
         vocabulary = self.layer.vocabulary
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         # What stands for a part of no words, and is written over by those of others.
         mine = torch.stack(LogitStatistics.of_nothing(hidden.shape[0], hidden.new_empty(0, dtype=dtype)))
-        for rows in _row_tiles(hidden.shape[0], vocabulary.size, hidden.device):
+        for rows in tiles_of_rows(hidden.shape[0], vocabulary.size, hidden.device):
             parts = []
-            for words in _word_tiles(vocabulary.size, hidden.device):
-                logits, theirs = self.tile(hidden, rows, words)
-                places = labels[rows] - (vocabulary.first + words.start)
-                parts.append(
-                    torch.stack(
-                        measure(logits, places, theirs, temperature=self.temperature, with_squares=self.squares)
-                    )
-                )
+            for words in tiles_of_words(vocabulary.size, hidden.device):
+                tile, places = self.tile(hidden, rows, words), self.places(rows, words)
+                said = measure(*tile, *places, temperature=self.temperature, with_squares=self.squares)
+                parts.append(torch.stack(said))
             if parts:
                 mine[:, rows] = torch.stack(LogitStatistics.combine(torch.stack(parts), self.temperature))
         return LogitStatistics.combine(vocabulary.gather(mine), self.temperature)
 
 
 class _TokenScores(torch.autograd.Function):
-    """hidden [M, H], weight [≥ V, H], labels [M] → the fields of `TokenScores`, [M] each.
+    """hidden [M, H], weight [≥ V, H] → the fields of `TokenScores`, [M] each.
 
     With z and w as in `LogitStatistics`, p = softmax(z) of the whole vocabulary, H the entropy and
     K = Σ_v p_v (log p_v − log q_v):
@@ -136,12 +131,12 @@ class _TokenScores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, asked: _Asked
+        ctx: Any, hidden: Tensor, weight: Tensor, asked: _Asked
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        said = asked.measure(hidden, labels)
+        said = asked.measure(hidden)
         ctx.asked = asked
         # The weight, too: autograd then sees to it that nobody has changed it.
-        ctx.save_for_backward(hidden, weight, labels, *said)
+        ctx.save_for_backward(hidden, weight, *said)
         ctx.set_materialize_grads(False)
         sum_pi_squared = said.sum_pi_squared if asked.squares else None
         if sum_pi_squared is not None:
@@ -151,11 +146,11 @@ class _TokenScores(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: Any, of_logprobs: Tensor | None, of_entropy: Tensor | None, of_squares: None, of_kl: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, None, None]:
-        hidden, _, labels, *said = ctx.saved_tensors
+    ) -> tuple[Tensor, Tensor | None, None]:
+        hidden, _, *said = ctx.saved_tensors
         slopes = _Slopes.of(LogitStatistics(*said), ctx.asked.temperature, of_logprobs, of_entropy, of_kl)
-        of_hidden, of_weight = _back_propagate(hidden, labels, ctx.asked, slopes, needs_weight=ctx.needs_input_grad[1])
-        return of_hidden, of_weight, None, None
+        of_hidden, of_weight = _back_propagate(hidden, ctx.asked, slopes, needs_weight=ctx.needs_input_grad[1])
+        return of_hidden, of_weight, None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +208,7 @@ class _Slopes:
 
 
 def _back_propagate(
-    hidden: Tensor, labels: Tensor, asked: _Asked, slopes: _Slopes, *, needs_weight: bool
+    hidden: Tensor, asked: _Asked, slopes: _Slopes, *, needs_weight: bool
 ) -> tuple[Tensor, Tensor | None]:
     """What the words of this rank give of the gradients of hidden states and weight."""
     layer, vocabulary = asked.layer, asked.layer.vocabulary
@@ -222,13 +217,14 @@ def _back_propagate(
     of_weight = None
     if needs_weight:
         of_weight = torch.zeros_like(layer.weight, dtype=wide) if layer.gradient is None else layer.gradient
-    for rows in _row_tiles(hidden.shape[0], vocabulary.size, hidden.device):
+    for rows in tiles_of_rows(hidden.shape[0], vocabulary.size, hidden.device):
         states = hidden[rows]
         of_states = of_hidden[rows] if hidden.dtype == wide else torch.zeros_like(states, dtype=wide)
-        for words in _word_tiles(vocabulary.size, hidden.device):
+        for words in tiles_of_words(vocabulary.size, hidden.device):
             of_logits = slopes.of_logits(*asked.tile(hidden, rows, words), rows, asked.temperature)
             if slopes.label is not None:
-                _add_at(of_logits, labels[rows] - (vocabulary.first + words.start), slopes.label[rows])
+                places, is_inside = asked.places(rows, words)
+                of_logits.scatter_add_(1, places, torch.where(is_inside, slopes.label[rows, None], 0.0))
             narrow = of_logits.to(hidden.dtype)
             _add_product(of_states, narrow, layer.weight[words])
             if of_weight is not None:
@@ -241,34 +237,9 @@ def _back_propagate(
     return of_hidden, of_weight
 
 
-def _add_at(rows: Tensor, places: Tensor, values: Tensor) -> None:
-    """Adds a value to one place of each of the rows [R, K], where that is one of its K."""
-    inside = places.clamp(0, rows.shape[1] - 1)
-    rows.scatter_add_(1, inside[:, None], values.masked_fill(inside != places, 0.0)[:, None])
-
-
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
     """total += a·b, added in the wider format of the total."""
     if total.dtype == a.dtype:
         total.addmm_(a, b)
     else:
         total += torch.mm(a, b)
-
-
-def _tile_size(device: torch.device) -> tuple[int, int]:
-    return _CPU_TILE if device.type == "cpu" else _GPU_TILE
-
-
-def _row_tiles(num_rows: int, num_words: int, device: torch.device) -> Iterator[slice]:
-    """Of fewer words more rows."""
-    most_rows, most_words = _tile_size(device)
-    return _slices(num_rows, max(most_rows, most_rows * most_words // max(num_words, 1)))
-
-
-def _word_tiles(num_words: int, device: torch.device) -> Iterator[slice]:
-    return _slices(num_words, _tile_size(device)[1])
-
-
-def _slices(length: int, size: int) -> Iterator[slice]:
-    for start in range(0, length, size):
-        yield slice(start, min(start + size, length))

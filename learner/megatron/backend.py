@@ -22,8 +22,9 @@ from learner.megatron.lora import Lora
 from learner.megatron.network import Network
 from learner.megatron.runtime import Ground
 from learner.megatron.weights import named_weights
+from learner.output_layer import HiddenLogits, OutputLayer
 from learner.packing import PackedSequences
-from learner.token_scores import HiddenLogits, OutputLayer, score_tokens
+from learner.token_scores import score_tokens
 
 
 class MegatronBackend:

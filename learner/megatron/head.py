@@ -20,8 +20,8 @@ from megatron.core.tensor_parallel import (
 )
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 
+from learner.output_layer import OutputLayer
 from learner.packing import PackedSequences
-from learner.token_scores import OutputLayer
 from learner.vocabulary import VocabularyShard
 
 

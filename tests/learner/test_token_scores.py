@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from learner import token_scores as module
+from learner import output_layer
 from learner.backend import TokenScores
-from learner.token_scores import HiddenLogits, OutputLayer, score_tokens
+from learner.output_layer import HiddenLogits, OutputLayer
+from learner.token_scores import score_tokens
 from learner.vocabulary import Gather, VocabularyShard
 
 HIDDEN = 6
@@ -173,7 +174,7 @@ def assert_as_good_as_float32(found: Result, case: Case) -> None:
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     """(rows, words) → tiles of that size."""
-    return lambda rows, words: monkeypatch.setattr(module, "_CPU_TILE", (rows, words))
+    return lambda rows, words: monkeypatch.setattr(output_layer, "CPU_TILE", (rows, words))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 2.0])

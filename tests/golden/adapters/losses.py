@@ -16,7 +16,8 @@ from learner.losses.aggregation import AGGREGATIONS, BatchTotals
 from learner.losses.policy_loss import PolicyLoss, PolicyTokens, policy_loss
 from learner.losses.table import SURROGATES
 from learner.losses.value import value_loss
-from learner.token_scores import OutputLayer, score_tokens
+from learner.output_layer import OutputLayer
+from learner.token_scores import score_tokens
 from learner.vocabulary import VocabularyShard
 from tests.golden.adapters.correction import correction_of, outputs_of
 from tests.golden.folder import Golden

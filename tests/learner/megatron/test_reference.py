@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from async_rl.config.schema import Dtype, OptimizerConfig
-from learner import token_scores
+from learner import output_layer
 from learner.backend import TokenScores
 from learner.packing import PackedSequences
 from tests.learner.conftest import MakeReference
@@ -46,7 +46,7 @@ def naive_kl(policy: PreTrainedModel, reference: PreTrainedModel) -> list[Tensor
 def test_the_exact_kl_and_its_gradient(
     make_reference: MakeReference, open_backend: OpenBackend, monkeypatch: pytest.MonkeyPatch, tie: bool
 ) -> None:
-    monkeypatch.setattr(token_scores, "_CPU_TILE", (10, 32))
+    monkeypatch.setattr(output_layer, "CPU_TILE", (10, 32))
     policy = make_reference(tie_word_embeddings=tie)
     reference = make_reference(tie_word_embeddings=tie, num_hidden_layers=1, folder="other")
     ours, theirs = open_backend(UNCLIPPED), open_backend(None, folder="other")
