@@ -61,12 +61,12 @@ class Learner:
         *,
         roles: Roles,
         flops: ModelFlops,
+        peak_flops: float,
         publisher: WeightPublisher | None,
         source: BatchSource,
         run_folder: Path,
         version: int,
         mesh: Mesh | None = None,
-        peak_flops: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """
@@ -74,12 +74,12 @@ class Learner:
             config: the run.
             roles: the models, as the config asks for them.
             flops: of the policy.
+            peak_flops: floating-point operations a second that the devices of all ranks do at most.
             publisher: takes the weights; None on ranks that do not speak.
             source: gives this rank's shards of the batches.
             run_folder: gets `checkpoints` and at the end `model`.
             version: batches that the policy has been trained on; above 0 where `load` follows.
             mesh: of the ranks; None: this is the only one.
-            peak_flops: operations a second of all ranks' devices at most; None: not known.
             clock: seconds, monotonic.
         """
         self._config = config
@@ -177,9 +177,12 @@ class Learner:
 
     def _efficiency(self, outcome: UpdateOutcome, busy_s: float, memory_gib: float) -> dict[str, float]:
         """Of the passes and steps of a batch."""
-        flops = self._updater.flops(outcome.plans)
-        mfu = {} if self._peak_flops is None else {"learner/mfu": flops / max(busy_s, 1e-9) / self._peak_flops}
-        return {"learner/memory_gib": memory_gib, "learner/tflops": flops / max(busy_s, 1e-9) / 1e12, **mfu}
+        flops_per_s = self._updater.flops(outcome.plans) / max(busy_s, 1e-9)
+        return {
+            "learner/memory_gib": memory_gib,
+            "learner/tflops": flops_per_s / 1e12,
+            "learner/mfu": flops_per_s / self._peak_flops,
+        }
 
     def _publish(self) -> None:
         policy = self._roles.policy

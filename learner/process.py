@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import torch
+
 from async_rl.channel.peer_socket import BlockingPeerSocket
 from async_rl.checkpoints import read_loop_state
 from async_rl.config.rules import optimizer_steps
@@ -24,7 +26,8 @@ from learner.learner import Learner
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.critic import MegatronCritic
 from learner.megatron.mesh import MegatronMesh
-from learner.megatron.runtime import Ground
+from learner.megatron.runtime import Ground, device
+from learner.peak_flops import peak_flops
 from learner.place import Place
 from learner.roles import Roles
 from learner.scoring import ScoringPlan
@@ -78,12 +81,18 @@ def run_learner(
             run_folder=run_folder,
             version=0 if checkpoint is None else read_loop_state(checkpoint).version,
             mesh=mesh,
-            peak_flops=config.cluster.peak_tflops * 1e12 * world_size or None,
+            peak_flops=world_size * mesh.largest(_rank_flops(config)),
         )
         if checkpoint is not None:
             learner.load(checkpoint)
         peer.connect(CONNECT_TIMEOUT_S)
         learner.run()
+
+
+def _rank_flops(config: RunConfig) -> float:
+    """What this rank's device can do at most."""
+    dtype: torch.dtype = getattr(torch, config.model.dtype)
+    return peak_flops(config.cluster.peak_tflops, device=device(), dtype=dtype)
 
 
 def _socket(config: RunConfig, rank: int, *, address: str, incarnation: str) -> BlockingPeerSocket:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from async_rl.balance import GroupLengths, group_cost
 from async_rl.config.objective import AdvantageConfig, Estimator
 from async_rl.config.schema import (
     CheckpointConfig,
@@ -18,6 +19,7 @@ from async_rl.config.schema import (
 )
 from async_rl.errors import NonFiniteError
 from async_rl.protocol import Batch, End, StepMetrics, WeightManifest
+from learner.batch import TrainingBatch
 from learner.batch_source import OnArrival
 from learner.learner import Learner
 from learner.roles import Roles
@@ -102,6 +104,7 @@ def run(
         config,
         roles=Roles(policy=backend),
         flops=FLOPS,
+        peak_flops=1e9,
         publisher=publisher,
         source=source,
         run_folder=folder,
@@ -206,6 +209,7 @@ def test_a_critic_whose_steps_are_not_finite_ends_the_run_though_the_policy_trai
         options,
         roles=Roles(policy=policy, critic=BigramCritic()),
         flops=FLOPS,
+        peak_flops=1e9,
         publisher=Publisher(),
         source=source,
         run_folder=tmp_path,
@@ -250,3 +254,28 @@ def test_times_add_up(tmp_path: Path) -> None:
     assert said["learner/step_s"] == pytest.approx(sum(said[name] for name in phases))
     assert 0 <= said["learner/wait_s"] <= said["learner/idle_s"] <= said["learner/elapsed_s"]
     assert said["learner/step_s"] <= said["learner/elapsed_s"]
+
+
+def test_what_the_devices_came_to_is_said(tmp_path: Path) -> None:
+    source = ListedBatches(1)
+    run(source, config(steps=1), tmp_path)
+    said = source.metrics[1].scalars
+    busy_s = said["learner/score_s"] + said["learner/update_s"]
+    batch = TrainingBatch.build(random_batch(num_groups=2, group_size=4), mask_above=None)
+    forward = sum(
+        group_cost(GroupLengths(own[0].prompt_length, [s.response_length for s in own]), FLOPS)
+        for own in ([s for s in batch.sequences if s.group == group] for group in range(2))
+    )
+    # π_prox comes out of the step's own pass, whose backward pass is two more.
+    assert said["learner/tflops"] * 1e12 * busy_s == pytest.approx(3 * forward)
+    assert said["learner/mfu"] == pytest.approx(said["learner/tflops"] * 1e12 / 1e9)
+    assert said["learner/memory_gib"] > 0.01
+    assert said["learner/imbalance/shards"] == said["learner/imbalance/micro_batches"] == said["learner/micro_batches"]
+
+
+def test_every_number_of_the_loop_is_documented(tmp_path: Path, repository: Path) -> None:
+    source = ListedBatches(1)
+    run(source, config(steps=1), tmp_path)
+    names = [name for name in source.metrics[1].scalars if name.startswith("learner/")]
+    documented = (repository / "docs/metrics.md").read_text()
+    assert [name for name in names if f"`{name}`" not in documented] == []
