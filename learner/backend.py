@@ -18,6 +18,7 @@ from typing import Protocol, Self
 import torch
 
 from learner.packing import PackedSequences
+from learner.truncation import Truncation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +102,7 @@ class ScoringBackend(Protocol):
         micro_batches: Sequence[PackedSequences],
         *,
         temperature: float,
+        truncation: Truncation | None = None,
         with_sum_pi_squared: bool = False,
         reference: "ScoringBackend | None" = None,
     ) -> list[TokenScores]:
@@ -109,6 +111,7 @@ class ScoringBackend(Protocol):
         Args:
             micro_batches: at least one.
             temperature: that logits are divided by, the reference's too.
+            truncation: score the words that top-k and top-p keep, the token itself always among them.
             with_sum_pi_squared: fill that field.
             reference: fill `exact_kl` with the KL to this model.
         """
@@ -126,6 +129,7 @@ class TrainBackend(Trainable, ScoringBackend, Protocol):
         loss: LossFunction,
         *,
         temperature: float,
+        truncation: Truncation | None = None,
         reference: "ScoringBackend | None" = None,
     ) -> StepResult:
         """One optimizer step on the gradient of the sum of the micro-batch losses.

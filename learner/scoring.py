@@ -22,6 +22,7 @@ from learner.losses.table import SURROGATES
 from learner.mesh import Mesh
 from learner.mini_batch import MiniBatch
 from learner.roles import Roles
+from learner.truncation import Truncation
 
 POLICY_NEEDS = frozenset({Need.SCORES, Need.SUM_PI_SQUARED, Need.LOG_RHOS})
 """What of an estimator's needs comes from a pass of the policy."""
@@ -77,6 +78,7 @@ class Scorer:
 
     roles: Roles
     temperature: float
+    truncation: Truncation | None
     mesh: Mesh
 
     def score(self, batch: TrainingBatch, plan: ScoringPlan, part: MiniBatch) -> ModelScores:
@@ -99,7 +101,10 @@ class Scorer:
         self, batch: TrainingBatch, part: MiniBatch, *, with_sum_pi_squared: bool
     ) -> tuple[Tensor, Tensor | None]:
         said = self.roles.policy.score(
-            part.packed, temperature=self.temperature, with_sum_pi_squared=with_sum_pi_squared
+            part.packed,
+            temperature=self.temperature,
+            truncation=self.truncation,
+            with_sum_pi_squared=with_sum_pi_squared,
         )
         logprobs = self._rows(batch, part, [own.logprobs for own in said])
         if not with_sum_pi_squared:
@@ -109,7 +114,7 @@ class Scorer:
 
     def _reference(self, batch: TrainingBatch, part: MiniBatch) -> Tensor:
         assert self.roles.reference is not None
-        said = self.roles.reference.score(part.packed, temperature=self.temperature)
+        said = self.roles.reference.score(part.packed, temperature=self.temperature, truncation=self.truncation)
         return self._rows(batch, part, [own.logprobs for own in said])
 
     def _values(self, batch: TrainingBatch, part: MiniBatch) -> Tensor:

@@ -7,10 +7,12 @@ Legend: R rows; V words of this rank's part of the vocabulary, P ranks that shar
 """
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
+from async_rl.config.schema import GenerationConfig
 from learner.logit_statistics import FAR
 from learner.vocabulary import Gather
 
@@ -27,6 +29,12 @@ class Truncation:
     """0: all."""
     top_p: float
     """In (0, 1]; 1: all."""
+
+    @classmethod
+    def of(cls, config: GenerationConfig) -> Self | None:
+        """What generators leave out; None: nothing."""
+        keeps_all = config.top_k == 0 and config.top_p == 1.0
+        return None if keeps_all else cls(top_k=config.top_k, top_p=config.top_p)
 
     def floors(self, logits: Tensor, *, temperature: float, gather: Gather) -> Tensor:
         """A bound of each row's logits: those above it are kept.

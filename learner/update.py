@@ -43,6 +43,7 @@ from learner.policy_step import PolicyStep
 from learner.rewards import shape_rewards
 from learner.roles import Roles
 from learner.scoring import Scorer, ScoringPlan
+from learner.truncation import Truncation
 
 KL_FILE = "kl.json"
 """The coefficient of the KL, in a checkpoint."""
@@ -64,7 +65,10 @@ class Updater:
         self._mesh = mesh or SingleRank()
         self._planner = MicroBatchPlanner.of(config.learner, flops)
         self._plan = ScoringPlan.of(config)
-        self._scorer = Scorer(roles=roles, temperature=config.generation.temperature, mesh=self._mesh)
+        self._truncation = Truncation.of(config.generation)
+        self._scorer = Scorer(
+            roles=roles, temperature=config.generation.temperature, truncation=self._truncation, mesh=self._mesh
+        )
         self._off_policy = OffPolicy(config.correction)
         self._arrivals = Arrivals()
         self._kl = KL_CONTROLLERS[config.kl.controller](config.kl)
@@ -166,6 +170,7 @@ class Updater:
             part.packed,
             loss,
             temperature=self._config.generation.temperature,
+            truncation=self._truncation,
             reference=self._roles.reference if kl.estimator is KLEstimator.full else None,
         )
         outcome.steps.append(step)

@@ -25,6 +25,7 @@ from learner.megatron.weights import named_weights
 from learner.output_layer import HiddenLogits, OutputLayer
 from learner.packing import PackedSequences
 from learner.token_scores import score_tokens
+from learner.truncation import Truncation
 
 
 class MegatronBackend:
@@ -62,6 +63,7 @@ class MegatronBackend:
         micro_batches: Sequence[PackedSequences],
         *,
         temperature: float,
+        truncation: Truncation | None = None,
         with_sum_pi_squared: bool = False,
         reference: ScoringBackend | None = None,
     ) -> list[TokenScores]:
@@ -74,6 +76,7 @@ class MegatronBackend:
                 self._output_layer(),
                 micro_batches[index].labels.to(hidden.device),
                 temperature=temperature,
+                truncation=truncation,
                 with_sum_pi_squared=with_sum_pi_squared,
                 reference=None if theirs is None else theirs[index],
             ).cpu()
@@ -86,6 +89,7 @@ class MegatronBackend:
         loss: LossFunction,
         *,
         temperature: float,
+        truncation: Truncation | None = None,
         reference: ScoringBackend | None = None,
     ) -> StepResult:
         """See `TrainBackend`.
@@ -101,6 +105,7 @@ class MegatronBackend:
                 self._output_layer(trains=True),
                 micro_batches[index].labels.to(hidden.device),
                 temperature=temperature,
+                truncation=truncation,
                 reference=None if theirs is None else theirs[index],
             )
             return loss(scores, index)
@@ -177,6 +182,7 @@ class PolicyWithoutAdapters:
         micro_batches: Sequence[PackedSequences],
         *,
         temperature: float,
+        truncation: Truncation | None = None,
         with_sum_pi_squared: bool = False,
         reference: ScoringBackend | None = None,
     ) -> list[TokenScores]:
@@ -185,6 +191,7 @@ class PolicyWithoutAdapters:
             return self._policy.score(
                 micro_batches,
                 temperature=temperature,
+                truncation=truncation,
                 with_sum_pi_squared=with_sum_pi_squared,
                 reference=reference,
             )

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from async_rl.sizing.flops import ModelFlops
 from learner.backend import LazyLogits, LossFunction, ScoringBackend, StepResult, TokenScores, ValueLoss
+from learner.logit_statistics import FAR
 from learner.mesh import Mesh, SingleRank
 from learner.packing import PackedSequences
+from learner.truncation import Truncation
 
 VOCABULARY = 12
 FLOPS = ModelFlops(per_token=100, per_scored_token=10, per_pair=1)
@@ -70,6 +72,7 @@ class BigramBackend(Table):
         micro_batches: Sequence[PackedSequences],
         *,
         temperature: float,
+        truncation: Truncation | None = None,
         with_sum_pi_squared: bool = False,
         reference: ScoringBackend | None = None,
     ) -> list[TokenScores]:
@@ -77,7 +80,7 @@ class BigramBackend(Table):
         theirs = logits_of(reference, micro_batches)
         with torch.no_grad():
             return [
-                self.forward(m, temperature, logits, with_sum_pi_squared)
+                self.forward(m, temperature, truncation, logits, with_sum_pi_squared)
                 for m, logits in zip(micro_batches, theirs, strict=True)
             ]
 
@@ -85,16 +88,23 @@ class BigramBackend(Table):
         self,
         sequences: PackedSequences,
         temperature: float,
+        truncation: Truncation | None = None,
         reference: LazyLogits | None = None,
         with_sum_pi_squared: bool = False,
     ) -> TokenScores:
-        log_p = torch.log_softmax(self.table[before(sequences)] / temperature, dim=1)
+        logits, labels = self.table[before(sequences)], sequences.labels[:, None]
+        dropped = torch.zeros(logits.shape, dtype=torch.bool)
+        if truncation is not None:
+            floors = truncation.floors(logits.detach(), temperature=temperature, gather=lambda mine: mine[None])
+            dropped = (logits < floors[:, None]).scatter(1, labels, False)
+        log_p = torch.log_softmax((logits / temperature).masked_fill(dropped, FAR), dim=1)
         exact_kl = None
         if reference is not None:
-            log_q = torch.log_softmax(reference.tile(slice(None), slice(None)) / temperature, dim=1)
+            theirs = reference.tile(slice(None), slice(None)) / temperature
+            log_q = torch.log_softmax(theirs.masked_fill(dropped, FAR), dim=1)
             exact_kl = (log_p.exp() * (log_p - log_q)).sum(1)
         return TokenScores(
-            logprobs=log_p.gather(1, sequences.labels[:, None])[:, 0],
+            logprobs=log_p.gather(1, labels)[:, 0],
             entropy=-(log_p.exp() * log_p).sum(1),
             sum_pi_squared=log_p.exp().square().sum(1) if with_sum_pi_squared else None,
             exact_kl=exact_kl,
@@ -106,12 +116,13 @@ class BigramBackend(Table):
         loss: LossFunction,
         *,
         temperature: float,
+        truncation: Truncation | None = None,
         reference: ScoringBackend | None = None,
     ) -> StepResult:
         theirs = logits_of(reference, micro_batches)
 
         def loss_of(index: int, sequences: PackedSequences) -> Callable[[], Tensor]:
-            return lambda: loss(self.forward(sequences, temperature, theirs[index]), index)
+            return lambda: loss(self.forward(sequences, temperature, truncation, theirs[index]), index)
 
         return self.descend([loss_of(*pair) for pair in enumerate(micro_batches)])
 
