@@ -71,6 +71,11 @@ def generator_bundles(config: RunConfig) -> list[Bundle]:
     return [Bundle(num_processes=1, cpus=1, gpus=gpus)] * config.generation.num_generators
 
 
+def reward_model_bundles(config: RunConfig) -> list[Bundle]:
+    """One, or none."""
+    return [Bundle(num_processes=1, cpus=1, gpus=int(_uses_gpus(config)))] * bool(config.reward.model.path)
+
+
 def _uses_gpus(config: RunConfig) -> bool:
     return config.cluster.gpus_per_node > 0
 

@@ -44,6 +44,7 @@ def processes(config: RunConfig, placement: Placement) -> list[ProcessPlan]:
     return [
         ProcessPlan(name="controller", work=f"ledger, bound, batches; listens on {address}", where="this process"),
         *_generators(config, placement),
+        *_reward_model(config),
         *_learner(config, placement),
         ProcessPlan(name="tracker", work=aim, where="not pinned"),
     ]
@@ -62,6 +63,14 @@ def _generators(config: RunConfig, placement: Placement) -> list[ProcessPlan]:
         ProcessPlan(name=f"generator-{number}", work=work, where=_where(cores))
         for number, cores in enumerate(placement.generators)
     ]
+
+
+def _reward_model(config: RunConfig) -> list[ProcessPlan]:
+    model = config.reward.model
+    if not model.path:
+        return []
+    where = "1 GPU" if config.cluster.gpus_per_node else "not pinned"
+    return [ProcessPlan(name="reward-model", work=f"scores responses with {model.path}", where=where)]
 
 
 def _learner(config: RunConfig, placement: Placement) -> list[ProcessPlan]:

@@ -4,6 +4,7 @@ Owns the order of their beginning and end. What a user can mend is found first, 
 generator that can sample says hello: from there on the controller counts its silence.
 """
 
+import asyncio
 import os
 import socket
 import zlib
@@ -11,6 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from async_rl.channel.peer_socket import PeerSocket
+from async_rl.channel.score_sockets import ScoreClient
 from async_rl.config.schema import RunConfig
 from async_rl.protocol import SCHEMA_VERSION, Hello, Role
 from generators.generator import Generator
@@ -21,9 +23,17 @@ from generators.vllm_environment import prepare_for_vllm
 
 
 async def run_generator(
-    config: RunConfig, *, index: int, address: str, cores: list[int] | None, incarnation: str
+    config: RunConfig,
+    *,
+    index: int,
+    address: str,
+    scores: str | None = None,
+    cores: list[int] | None,
+    incarnation: str,
 ) -> None:
     """Serves the controller at `address` until its `End`; `incarnation` is new in every life of a process.
+
+    `scores` is where a reward model answers, if there is one.
 
     Raises a `UserError` for a reward function or a tokenizer that cannot be used, `ChannelError` where the controller
     does not answer or refuses, and whatever the engine raises. In each case the process should end.
@@ -36,7 +46,12 @@ async def run_generator(
         from generators.vllm_engine import VllmEngine
 
         tokenizer = Tokenizer(Path(config.model.path))
-        rewards = RewardRunner(config.reward, RewardReader.of(config.advantage), tokenizer.decode)
+        model = None
+        if scores is not None:
+            model = ScoreClient(scores)
+            cleanup.callback(model.close)
+            cleanup.callback(asyncio.create_task(model.run(), name="scores").cancel)
+        rewards = RewardRunner(config.reward, RewardReader.of(config.advantage), tokenizer.decode, model=model)
         cleanup.callback(rewards.close)
         engine = VllmEngine(config.model, config.generation, seed=_engine_seed(config.seed, incarnation))
         cleanup.push_async_callback(engine.close)

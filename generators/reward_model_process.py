@@ -17,6 +17,16 @@ MAX_GATHERED = 256
 """Requests of one go: the answers of those before should not wait for ever."""
 
 
+async def serve_at(address: str, model: RewardModel, *, max_message_bytes: int) -> None:
+    """Serves at `HOST:PORT`, for ever; a `ResourceError` where it cannot listen there."""
+    host, _, port = address.rpartition(":")
+    server = ScoreServer(host, int(port), max_message_bytes=max_message_bytes)
+    try:
+        await serve_scores(model, server)
+    finally:
+        server.close()
+
+
 async def serve_scores(model: RewardModel, server: ScoreServer) -> None:
     """Answers requests, for ever."""
     while True:

@@ -7,9 +7,10 @@ from async_rl.config.schema import RunConfig, SftConfig
 
 
 def gpus_left(config: RunConfig) -> int:
-    """GPUs of the cluster that the generators leave to the learner; below 0 where they ask for more than there are."""
+    """GPUs of the cluster that generators and reward model leave to the learner; below 0 where there are too few."""
     cluster, generation = config.cluster, config.generation
-    return cluster.num_nodes * cluster.gpus_per_node - generation.num_generators * generation.tp
+    taken = generation.num_generators * generation.tp + bool(config.reward.model.path)
+    return cluster.num_nodes * cluster.gpus_per_node - taken
 
 
 def num_shards(config: RunConfig) -> int:

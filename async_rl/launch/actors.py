@@ -32,8 +32,8 @@ class GeneratorActor:
         self._cores = cores
         self._folder = folder
 
-    def run(self, address: str) -> None:
-        """Serves the controller at this address."""
+    def run(self, address: str, scores: str | None) -> None:
+        """Serves the controller at this address, with scores from a reward model at the other, if there is one."""
         name = f"generator-{self._index}"
         set_up_process(name, self._folder.logs, cores=self._cores)
         name_semaphores(self._run_id)
@@ -44,6 +44,7 @@ class GeneratorActor:
                 self._config,
                 index=self._index,
                 address=address,
+                scores=scores,
                 cores=self._cores,
                 incarnation=f"{name}-{os.urandom(4).hex()}",
             )
@@ -65,11 +66,8 @@ class LearnerActor:
         self._run_id = run_id
 
     def meeting_place(self) -> str:
-        """`HOST:PORT` on this node, free at the moment, where the ranks can find each other."""
-        host = ray.util.get_node_ip_address()
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.bind((host, 0))
-            return f"[{host}]:{probe.getsockname()[1]}" if ":" in host else f"{host}:{probe.getsockname()[1]}"
+        """Where the ranks can find each other."""
+        return free_address()
 
     def run(self, *, address: str, rendezvous: str, incarnation: str, world_size: int, checkpoint: Path | None) -> None:
         """Trains for the controller at this address, from a checkpoint if there is one."""
@@ -87,6 +85,36 @@ class LearnerActor:
             run_id=self._run_id,
             checkpoint=checkpoint,
         )
+
+
+class RewardModelActor:
+    """A reward model: `open` it, then `run` serves generators until the process ends."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder) -> None:
+        set_up_process("reward-model", folder.logs, cores=None)
+        self._config = config
+
+    def open(self) -> str:
+        """Loads the model; returns where it can listen, in each of its lives."""
+        os.environ["OMP_NUM_THREADS"] = "1"
+        from generators.reward_model import RewardModel
+
+        self._model = RewardModel(self._config.reward.model, num_threads=1)
+        return free_address()
+
+    def run(self, address: str) -> None:
+        """Serves at this address."""
+        from generators.reward_model_process import serve_at
+
+        asyncio.run(serve_at(address, self._model, max_message_bytes=self._config.channel.max_message_mib << 20))
+
+
+def free_address() -> str:
+    """`HOST:PORT` on this node, free at the moment."""
+    host = ray.util.get_node_ip_address()
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return f"[{host}]:{probe.getsockname()[1]}" if ":" in host else f"{host}:{probe.getsockname()[1]}"
 
 
 class TrackerActor:

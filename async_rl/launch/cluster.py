@@ -12,11 +12,11 @@ from ray.actor import ActorHandle
 from async_rl.config.ranks import num_ranks
 from async_rl.config.schema import RunConfig
 from async_rl.errors import ResourceError
-from async_rl.launch.actors import GeneratorActor, TrackerActor
+from async_rl.launch.actors import GeneratorActor, RewardModelActor, TrackerActor
 from async_rl.launch.learner_group import LearnerGroup
 from async_rl.launch.remote_sink import RemoteSink
 from async_rl.launch.reservation import Reservation
-from async_rl.placement import generator_bundles, learner_bundles, place
+from async_rl.placement import generator_bundles, learner_bundles, place, reward_model_bundles
 from async_rl.run_folder import RunFolder
 
 TERMINATE_TIMEOUT_S = 5.0
@@ -33,6 +33,7 @@ class Cluster:
         self._learner: LearnerGroup | None = None
         self._actors: list[ActorHandle] = []
         self.generators: dict[str, ActorHandle] = {}
+        self.reward_model: ActorHandle | None = None
 
     def start(self) -> None:
         """Starts Ray (or joins a cluster), then every process but the learner's, which its supervisor begins.
@@ -42,9 +43,9 @@ class Cluster:
         """
         config = self._config
         num_generators, ranks = config.generation.num_generators, num_ranks(config)
-        self._start_ray(num_cpus=num_generators + ranks)
-        bundles = generator_bundles(config)
-        self._reservation = Reservation(bundles, learner_bundles(config))
+        bundles, models = generator_bundles(config), reward_model_bundles(config)
+        self._start_ray(num_cpus=num_generators + ranks + len(models))
+        self._reservation = Reservation(bundles, learner_bundles(config), models)
         placement = place(
             num_generators=num_generators,
             num_ranks=ranks,
@@ -69,6 +70,12 @@ class Cluster:
             run_id=self._run_id,
         )
         self._actors = [tracker, *self.generators.values()]
+        if models:
+            model = ray.remote(max_restarts=config.reward.model.max_restarts)(RewardModelActor)
+            self.reward_model = model.options(
+                num_cpus=models[0].cpus, num_gpus=models[0].gpus, scheduling_strategy=self._reservation.reward_models[0]
+            ).remote(config, self._folder)
+            self._actors.append(self.reward_model)
 
     @property
     def learner(self) -> LearnerGroup:

@@ -19,17 +19,20 @@ RESERVE_TIMEOUT_S = 60.0
 class Reservation:
     """Seats for all processes of a run."""
 
-    def __init__(self, generators: Sequence[Bundle], learner: Sequence[Bundle]) -> None:
+    def __init__(
+        self, generators: Sequence[Bundle], learner: Sequence[Bundle], reward_models: Sequence[Bundle]
+    ) -> None:
         """Waits for room.
 
         Args:
             generators: one bundle a generator.
+            reward_models: likewise.
             learner: bundles of ranks that have to share a node.
 
         Raises:
             ResourceError: the cluster has none.
         """
-        bundles = [*learner, *generators]
+        bundles = [*learner, *generators, *reward_models]
         # Ray packs as many bundles as it can on one node; each of them is on one in any case.
         self._group: PlacementGroup = placement_group([bundle.resources for bundle in bundles], strategy="PACK")
         if not self._group.wait(RESERVE_TIMEOUT_S):
@@ -41,6 +44,8 @@ class Reservation:
         """One a learner rank."""
         self.generators = [self._seat(len(learner) + index) for index in range(len(generators))]
         """One a generator."""
+        self.reward_models = [self._seat(len(learner) + len(generators) + i) for i in range(len(reward_models))]
+        """One a reward model."""
 
     def _seat(self, bundle: int) -> PlacementGroupSchedulingStrategy:
         return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)

@@ -14,6 +14,7 @@ import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from ray.exceptions import RayError
 from rich.console import Console
 
 from async_rl.channel.controller_socket import ControllerSocket
@@ -30,6 +31,7 @@ from async_rl.errors import RunError
 from async_rl.journal import Journal
 from async_rl.launch import preflight
 from async_rl.launch.cluster import Cluster
+from async_rl.launch.deaths import account, ending
 from async_rl.launch.process import interrupts_heard, libraries_in, log_to, take_interrupts
 from async_rl.launch.semaphores import remove_semaphores, remove_stale_semaphores
 from async_rl.launch.start import Resume, Start, begin, folder_of, say
@@ -179,8 +181,9 @@ class Run:
             folder=self._start.folder.path,
         )
         self._listen_for_signals(controller)
+        scores = await self._start_reward_model(cluster, supervisor)
         for name, actor in cluster.generators.items():
-            supervisor.watch_generator(name, actor, socket.address)
+            supervisor.watch_generator(name, actor, socket.address, scores)
         supervisor.watch_learner(cluster.learner, socket.address, self._start.checkpoint)
         supervisor.watch_tracker(lambda: cluster.sink.follow(controller.report))
         leave_timeout_s = ABANDON_TIMEOUT_S
@@ -192,6 +195,24 @@ class Run:
             telemetry.flush()
             await cluster.sink.close()
         return Exit.COMPLETED if self._coordinator.version >= config.steps else Exit.STOPPED
+
+    async def _start_reward_model(self, cluster: Cluster, supervisor: Supervisor) -> str | None:
+        """Where generators get scores, if there is a reward model: ready before anybody asks.
+
+        Raises:
+            UserError: the model cannot be used.
+            RunError: its process died.
+        """
+        if cluster.reward_model is None:
+            return None
+        try:
+            address: str = await cluster.reward_model.open.remote()
+        except RayError as error:
+            name = "the reward model"
+            raise ending(name, error, self._start.folder.path) or RunError(account(name, error)) from error
+        restarts = self._config.reward.model.max_restarts
+        supervisor.watch_reward_model(cluster.reward_model, address, max_restarts=restarts)
+        return f"tcp://{address}"
 
     async def _open_tracker(self, cluster: Cluster) -> str | None:
         """Opens the sink, and keeps Aim's name of the run beside its metrics."""

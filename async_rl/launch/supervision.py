@@ -47,12 +47,19 @@ class Supervisor:
         self._learner_restarts = learner_restarts
         self._living: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self._tracker_task: asyncio.Task[None] | None = None
+        self._services: list[asyncio.Task[None]] = []
+        """Of processes that do not end by themselves."""
 
-    def watch_generator(self, name: str, actor: ActorHandle, address: str) -> None:
-        """Runs a generator until the run ends."""
+    def watch_generator(self, name: str, actor: ActorHandle, address: str, scores: str | None = None) -> None:
+        """Runs a generator until the run ends, with scores from a reward model at that address, if there is one."""
         self._living.add(name)
-        self._tasks.append(asyncio.create_task(self._keep_generator(name, actor, address), name=f"watch {name}"))
+        keep = self._keep_generator(name, actor, address, scores)
+        self._tasks.append(asyncio.create_task(keep, name=f"watch {name}"))
+
+    def watch_reward_model(self, actor: ActorHandle, address: str, *, max_restarts: int) -> None:
+        """Runs a reward model that is open until its process is ended; generators ask again what a death has lost."""
+        keep = self._keep_reward_model(actor, address, max_restarts)
+        self._services.append(asyncio.create_task(keep, name="watch reward model"))
 
     def watch_learner(self, ranks: Ranks, address: str, checkpoint: Path | None) -> None:
         """Runs the learner, from a checkpoint if there is one; its end is the run's."""
@@ -61,23 +68,23 @@ class Supervisor:
 
     def watch_tracker(self, follow: Callable[[], Awaitable[None]]) -> None:
         """Ends the run where metrics cannot be written any more."""
-        self._tracker_task = asyncio.create_task(self._follow_tracker(follow), name="watch tracker")
+        self._services.append(asyncio.create_task(self._follow_tracker(follow), name="watch tracker"))
 
     async def release(self, timeout_s: float) -> None:
         """Gives processes that were told to end the time to do so, and watches no longer."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
-        tasks = [*self._tasks, *([self._tracker_task] if self._tracker_task else [])]
+        tasks = [*self._tasks, *self._services]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- generators ----------------------------------------------------------------------------
 
-    async def _keep_generator(self, name: str, actor: ActorHandle, address: str) -> None:
+    async def _keep_generator(self, name: str, actor: ActorHandle, address: str, scores: str | None) -> None:
         for restart in range(self._generator_restarts + 1):
             try:
-                await actor.run.remote(address)
+                await actor.run.remote(address, scores)
                 return
             except RayTaskError as error:
                 cause = error.cause
@@ -138,6 +145,26 @@ class Supervisor:
                 )
         times = f" ({most + 1} times: learner.max_restarts={most})" if most else ""
         self._controller.fail(RunError(f"{account(name, failures[name])}{times}"))
+
+    # --- the reward model ----------------------------------------------------------------------
+
+    async def _keep_reward_model(self, actor: ActorHandle, address: str, max_restarts: int) -> None:
+        for restart in range(max_restarts + 1):
+            try:
+                if restart:
+                    await actor.open.remote()
+                await actor.run.remote(address)
+            except RayTaskError as error:
+                final = ending("the reward model", error, self._folder)
+                self._controller.fail(final or RunError(account("the reward model", error)))
+                return
+            except RayActorError as error:
+                logger.warning("the reward model died (restart %d)", restart, exc_info=error)
+                words = account("the reward model", error)
+            if restart < max_restarts:
+                self._controller.report(f"{words}: it is started again ({restart + 1} of {max_restarts} times).")
+                await asyncio.sleep(RESTART_S)
+        self._controller.fail(RunError(f"{words} (reward.model.max_restarts={max_restarts})"))
 
     # --- the tracker ---------------------------------------------------------------------------
 
