@@ -41,10 +41,10 @@ class ThreadMesh:
         """See `Mesh`."""
         return any(self._exchange(said))
 
-    def hear(self, said: _Said | None) -> _Said | None:
+    def hear(self, said: _Said | None, *, rank: int = 0) -> _Said | None:
         """See `Mesh`."""
-        first: _Said | None = self._exchange(said)[0]
-        return first
+        heard: _Said | None = self._exchange(said)[rank]
+        return heard
 
     def largest(self, number: float) -> float:
         """See `Mesh`."""
