@@ -202,8 +202,9 @@ def _warnings(config: RunConfig, placement: Placement, cores: Sequence[int]) -> 
         )
     if generation.top_p < 1 or generation.top_k > 0:
         warnings.append(
-            "With generation.top_p below 1 or top_k above 0, μ is of the truncated distribution and π_prox of the "
-            "whole: importance weights are below 1 even on-policy."
+            "With generation.top_p below 1 or top_k above 0, words that are left out are never tried and get no "
+            "gradient, stale words at the edge of what is kept are weighed approximately, and every pass goes through "
+            "the output layer once more (docs/correction.md)."
         )
     return warnings
 

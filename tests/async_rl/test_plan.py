@@ -176,4 +176,4 @@ def test_too_few_cores_are_a_warning() -> None:
 
 def test_sampling_from_a_part_of_the_distribution_is_a_warning() -> None:
     config = replace(RUN, generation=GenerationConfig(top_p=0.9))
-    assert "importance weights are below 1 even on-policy" in plan.make_plan(config, cores=[0, 1]).warnings[0]
+    assert "words that are left out are never tried" in plan.make_plan(config, cores=[0, 1]).warnings[0]
