@@ -29,7 +29,11 @@ class ParallelConfig:
         "Interleaved pipeline: pieces of the model in each stage; more let the pipeline idle less.",
         minimum=1,
     )
-    cp: int = option(1, "Context parallel: ranks that share each sequence; needs Transformer Engine.", minimum=1)
+    cp: int = option(
+        1,
+        "Context parallel: ranks that share each row of tokens, and its heads in attention; tp · cp divides the heads.",
+        minimum=1,
+    )
     ep: int = option(1, "Expert parallel: ranks that share a layer's experts; divides tp · cp · dp / etp.", minimum=1)
     etp: int = option(1, "Tensor parallel inside of an expert.", minimum=1)
     dp: int = option(

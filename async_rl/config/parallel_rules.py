@@ -8,7 +8,7 @@ from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.parallel import ParallelConfig
 from async_rl.config.part_rules import refuse
 from async_rl.config.ranks import gpus_left, num_shards
-from async_rl.config.schema import RunConfig
+from async_rl.config.schema import RunConfig, Transport
 
 _MOST_RANKS = 128
 """That a remedy names."""
@@ -72,6 +72,7 @@ def check_experts(parallel: ParallelConfig, num_shards: int, place: str) -> None
 def check_layout_sizes(parallel: ParallelConfig, sizes: ModelSizes, place: str) -> None:
     """Raises a `ConfigError` where a layout does not divide a model."""
     _refuse_uneven(sizes.num_heads, "query heads", parallel.tp, f"{place}.tp")
+    _refuse_uneven(sizes.num_heads // parallel.tp, "query heads of a tensor parallel rank", parallel.cp, f"{place}.cp")
     _refuse_uneven(sizes.num_kv_heads, "key and value heads", parallel.tp, f"{place}.tp")
     pieces, layers = parallel.pp * parallel.vpp, sizes.num_layers
     refuse(
@@ -145,13 +146,13 @@ def _check_cluster(config: RunConfig) -> None:
         place="cluster.num_nodes, cluster.address",
         remedy="start Ray on all machines (`ray start`) and set cluster.address=auto, or set cluster.num_nodes=1",
     )
+    refuse(
+        config.cluster.num_nodes > 1 and config.weights.transport is Transport.shm,
+        f"weights.transport=shm reaches one machine, and cluster.num_nodes={config.cluster.num_nodes}",
+        place="weights.transport, cluster.num_nodes",
+        remedy="set weights.transport=file, with the run's folder or weights.folder where all machines see it",
+    )
     if not gpus:
-        refuse(
-            parallel.cp > 1,
-            f"learner.parallel.cp={parallel.cp} needs Transformer Engine and GPUs, and cluster.gpus_per_node=0",
-            place="learner.parallel.cp, cluster.gpus_per_node",
-            remedy="set learner.parallel.cp=1, or give the number of GPUs of a machine",
-        )
         refuse(
             tp > 1,
             f"generation.tp={tp} on CPUs, where each engine has one rank (cluster.gpus_per_node=0)",

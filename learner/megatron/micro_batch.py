@@ -11,6 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from learner.megatron.context import own_tokens
 from learner.megatron.layout import Layout
 from learner.packing import PackedSequences, Segment
 
@@ -22,20 +23,24 @@ class MicroBatch:
     index: int | None
     """In the list that was asked for; None: nobody asked, the pipeline needed one more."""
     token_ids: Tensor
-    """[1, T] int64."""
+    """[1, t] int64: of the T those that are this rank's, with context parallelism."""
     layout: Layout
+    """Of all T."""
 
     @classmethod
     def of(cls, sequences: PackedSequences, index: int | None, *, multiple: int, device: torch.device) -> Self:
         """The sequences, with T a multiple of that many tokens."""
         sequences = fill_up(sequences, multiple)
-        return cls(index=index, token_ids=sequences.token_ids.to(device)[None], layout=Layout.of(sequences, device))
+        return cls(
+            index=index, token_ids=own_tokens(sequences.token_ids).to(device)[None], layout=Layout.of(sequences, device)
+        )
 
     def hidden(self, model: torch.nn.Module) -> Tensor:
-        """What the model makes of it: hidden states [T, 1, H], this rank's rows of them with sequence parallelism."""
+        """What the model makes of it: hidden states [t, 1, H], this rank's rows of them with sequence parallelism."""
         found: Tensor = model(
             input_ids=self.token_ids,
-            position_ids=self.layout.positions[None],
+            # Attention rotates by the layout's positions, and nothing else asks for them.
+            position_ids=None,
             attention_mask=None,
             packed_seq_params=self.layout,
         )

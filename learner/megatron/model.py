@@ -31,6 +31,7 @@ from async_rl.config.parallel import ParallelConfig, Recompute
 from async_rl.errors import ConfigError
 from learner.megatron import runtime
 from learner.megatron.attention import SegmentAttention
+from learner.megatron.context import ContextAttention
 from learner.megatron.head import Head, ValueHead
 from learner.megatron.norm import RmsNorm
 from learner.model_shape import ModelShape, MoeShape, padded_vocab
@@ -107,6 +108,12 @@ def _refuse_misfits(shape: ModelShape, parallel: ParallelConfig) -> None:
             f"pp·vpp = {num_pieces} does not divide the model's {shape.num_layers} layers",
             place="learner.parallel.pp",
             remedy="choose pp and vpp so that every piece of the pipeline has as many layers",
+        )
+    if shape.num_heads % (parallel.tp * parallel.cp):
+        raise ConfigError(
+            f"tp·cp = {parallel.tp * parallel.cp} does not divide the model's {shape.num_heads} query heads",
+            place="learner.parallel.cp",
+            remedy="choose tp and cp so that every rank has as many heads in attention",
         )
     if shape.moe is not None and parallel.tp > 1 and not parallel.sequence_parallel:
         raise ConfigError(
@@ -204,7 +211,7 @@ def _finalize_grads(
 
 
 def _block_spec(shape: ModelShape, config: TransformerConfig) -> TransformerBlockSubmodules:
-    layer = _layer_spec(shape)
+    layer = _layer_spec(shape, config.context_parallel_size)
     # Of equal pieces: `_refuse_misfits` saw to it.
     num_pieces = config.pipeline_model_parallel_size * (config.virtual_pipeline_model_parallel_size or 1)
     return TransformerBlockSubmodules(
@@ -212,7 +219,7 @@ def _block_spec(shape: ModelShape, config: TransformerConfig) -> TransformerBloc
     )
 
 
-def _layer_spec(shape: ModelShape) -> ModuleSpec:
+def _layer_spec(shape: ModelShape, cp: int) -> ModuleSpec:
     num_experts = None if shape.moe is None else shape.moe.num_experts
     if runtime.USE_TE:
         spec = get_gpt_layer_with_transformer_engine_spec(
@@ -224,10 +231,11 @@ def _layer_spec(shape: ModelShape) -> ModuleSpec:
     attention = spec.submodules.self_attention.submodules
     if not runtime.USE_TE and shape.qk_norm:
         attention.q_layernorm = attention.k_layernorm = RmsNorm
-    attention.core_attention = partial(
+    core = partial(
         SegmentAttention,
         frequencies=shape.rope_frequencies,
         device=runtime.device(),
         plain=attention.core_attention if runtime.USE_TE else None,
     )
+    attention.core_attention = partial(ContextAttention, inner=core) if cp > 1 else core
     return spec

@@ -25,6 +25,7 @@ from async_rl.config.parallel import Recompute
 from async_rl.config.schema import ModelConfig, OptimizerConfig
 from learner.backend import StepResult
 from learner.megatron import checkpoint, runtime
+from learner.megatron.context import whole_row
 from learner.megatron.head import Head
 from learner.megatron.lora import Lora
 from learner.megatron.micro_batch import MicroBatch
@@ -81,10 +82,13 @@ class Network:
         for chunk in self._chunks:
             chunk.requires_grad_(optimizer is not None)
         self.lora = None if lora is None else Lora(self._chunks, lora, seed=ground.seed)
+        # What Megatron's schedule runs.
+        self._pieces: Sequence[torch.nn.Module] = self._chunks
         self._replicas: Replicas | None = None
         self._optimizer: GuardedOptimizer | None = None
         if optimizer is not None:
             self._replicas = Replicas(self._chunks, num_replicas=ground.parallel.dp * ground.parallel.cp)
+            self._pieces = self._replicas.chunks
             self._optimizer = GuardedOptimizer(self._replicas.chunks, optimizer, num_steps=num_steps)
 
     @property
@@ -113,9 +117,9 @@ class Network:
                 filled up behind the sequences.
         """
 
-        def forward_step(inputs: Iterator[MicroBatch], chunk: torch.nn.Module) -> _ForwardStep:
+        def forward_step(inputs: Iterator[MicroBatch], piece: torch.nn.Module) -> _ForwardStep:
             batch = next(inputs)
-            return self._hidden(batch, chunk), partial(read_hidden, batch.index)
+            return self._hidden(batch, piece), partial(read_hidden, batch.index)
 
         def read_hidden(index: int | None, hidden: Tensor, *, non_loss_data: bool) -> _Read | None:
             assert non_loss_data
@@ -164,15 +168,17 @@ class Network:
     def _accumulate(self, micro_batches: Sequence[PackedSequences], loss_of: Callable[[Tensor, int], Tensor]) -> float:
         """Leaves the gradient in the model's buffers and returns the loss, the same on every rank."""
 
-        def forward_step(inputs: Iterator[MicroBatch], chunk: torch.nn.Module) -> _ForwardStep:
+        def forward_step(inputs: Iterator[MicroBatch], piece: torch.nn.Module) -> _ForwardStep:
             batch = next(inputs)
-            return self._hidden(batch, chunk), partial(loss_of_hidden, batch.index)
+            return self._hidden(batch, piece), partial(loss_of_hidden, batch.index)
 
         def loss_of_hidden(index: int | None, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             value = torch.zeros((), device=hidden.device) if index is None else loss_of(hidden, index)
             assert value.ndim == 0, value.shape
             if not value.requires_grad:
                 value = value + self._no_gradient(hidden)
+            # Each context parallel rank has the whole row's loss, and they are added up.
+            value = value / self._parallel.cp
             # No token count: nobody divides by it (see the model's config).
             return value, value.new_zeros((), dtype=torch.int), value.detach()
 
@@ -194,23 +200,24 @@ class Network:
         head = sum((weight.float().sum() for weight in self.top.output_layer.parameters()), torch.zeros(()))
         return 0.0 * (hidden.float().sum() + head)
 
-    def _hidden(self, batch: MicroBatch, chunk: torch.nn.Module) -> Tensor:
-        hidden = batch.hidden(chunk)
+    def _hidden(self, batch: MicroBatch, piece: torch.nn.Module) -> Tensor:
+        hidden = batch.hidden(piece)
+        if piece is not self._pieces[-1] or not self._chunks[-1].post_process:
+            return hidden
         if self._replicas is not None:
-            self._replicas.finish_head(chunk)
-        return hidden
+            self._replicas.finish_head()
+        return whole_row(hidden, is_split=self._parallel.sequence_parallel)
 
     def _run(
         self, micro_batches: Sequence[PackedSequences], forward_step: Callable[..., _ForwardStep], *, forward_only: bool
     ) -> list[object]:
         """Megatron's schedule; on the last stage what the inner function returned for each micro-batch."""
         assert micro_batches
-        chunks = self._chunks if self._replicas is None else self._replicas.chunks
         inputs = self._inputs(micro_batches)
         results: list[object] = get_forward_backward_func()(
             forward_step_func=forward_step,
-            data_iterator=[iter(inputs) for _ in chunks],
-            model=list(chunks),
+            data_iterator=[iter(inputs) for _ in self._pieces],
+            model=list(self._pieces),
             num_microbatches=len(inputs),
             seq_length=1,
             micro_batch_size=1,
@@ -225,7 +232,7 @@ class Network:
         num_more = -len(micro_batches) % parallel.pp if parallel.vpp > 1 else 0
         numbered: list[tuple[int | None, PackedSequences]] = [(None, _NOTHING)] * num_more
         numbered += enumerate(micro_batches)
-        multiple = parallel.tp if parallel.sequence_parallel else 1
+        multiple = parallel.cp * (parallel.tp if parallel.sequence_parallel else 1)
         return [
             MicroBatch.of(sequences, index, multiple=multiple, device=runtime.device()) for index, sequences in numbered
         ]

@@ -6,7 +6,6 @@ still runs, and changed weights are gathered while the next forward pass runs al
 
 from collections.abc import Sequence
 
-import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 
 from learner.megatron.model import HiddenStates
@@ -43,16 +42,15 @@ class Replicas:
                 chunk.start_param_sync(force_sync=True)
             self._is_gathered = True
 
-    def finish_head(self, chunk: torch.nn.Module) -> None:
-        """Completes the weight of a piece's output layer.
+    def finish_head(self) -> None:
+        """Completes the weight of the last stage's output layer.
 
         Megatron gathers a layer's weights when the layer is called; a head of ours reads the weight itself.
         """
-        assert isinstance(chunk, DistributedDataParallel)
-        if self._overlaps and chunk.module.post_process:
-            for weight in chunk.module.output_layer.parameters():
+        if self._overlaps:
+            for weight in self.chunks[-1].module.output_layer.parameters():
                 if weight.requires_grad:
-                    chunk.param_to_bucket_group[weight].finish_param_sync()
+                    self.chunks[-1].param_to_bucket_group[weight].finish_param_sync()
 
 
 def _wrapped(chunk: HiddenStates, *, is_first: bool, overlaps: bool) -> DistributedDataParallel:

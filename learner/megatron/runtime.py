@@ -63,7 +63,7 @@ class Ground:
         """
         place = place or Place()
         self.seed = seed
-        self.parallel = lay_out(parallel or ParallelConfig(), place.world_size, has_cuda=USE_CUDA)
+        self.parallel = lay_out(parallel or ParallelConfig(), place.world_size)
         _refuse_cuda_without_te()
         if USE_CUDA:
             torch.cuda.set_device(place.local_rank)
@@ -92,17 +92,11 @@ class Ground:
         self.close()
 
 
-def lay_out(parallel: ParallelConfig, world_size: int, *, has_cuda: bool) -> ParallelConfig:
+def lay_out(parallel: ParallelConfig, world_size: int) -> ParallelConfig:
     """The config with its `dp` filled in and `sequence_parallel` only where it says something.
 
-    A `ConfigError` where so many ranks cannot stand in this order, or this hardware cannot.
+    A `ConfigError` where so many ranks cannot stand in this order.
     """
-    if parallel.cp > 1 and not has_cuda:
-        raise ConfigError(
-            f"cp={parallel.cp}: context parallelism needs Transformer Engine on CUDA, and there is no GPU here",
-            place="learner.parallel.cp",
-            remedy="set cp=1; tp with sequence_parallel also spreads a sequence's activations",
-        )
     if parallel.vpp > 1 and parallel.pp == 1:
         raise ConfigError(
             f"vpp={parallel.vpp} with pp=1: there is no pipeline to interleave",

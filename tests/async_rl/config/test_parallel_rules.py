@@ -7,6 +7,7 @@ import pytest
 from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.parallel import ParallelConfig
 from async_rl.config.parallel_rules import check_layout_sizes, check_sizes
+from async_rl.config.schema import Transport
 from async_rl.errors import ConfigError
 from tests.async_rl.config.sound import SOUND, accepted, changed, refusal
 
@@ -20,7 +21,12 @@ DENSE = ModelSizes(
     vocab_size=151936,
 )
 EXPERTS = replace(DENSE, num_kv_heads=4, intermediate_size=768, num_experts=128, top_k=8)
-CLUSTER = {"cluster.address": "auto", "cluster.num_nodes": 2, "cluster.gpus_per_node": 8}
+CLUSTER = {
+    "cluster.address": "auto",
+    "cluster.num_nodes": 2,
+    "cluster.gpus_per_node": 8,
+    "weights.transport": Transport.file,
+}
 
 
 def refused(parallel: ParallelConfig, sizes: ModelSizes = DENSE) -> ConfigError:
@@ -38,10 +44,10 @@ def test_pieces_of_stages_need_a_pipeline_and_shared_activations_need_tensor_par
     accepted(learner__parallel__sequence_parallel=True, learner__parallel__tp=2)
 
 
-def test_cpus_have_no_context_parallelism_and_one_rank_an_engine() -> None:
-    assert "Transformer Engine" in refusal(learner__parallel__cp=2).problem
+def test_engines_on_cpus_have_one_rank() -> None:
+    accepted(learner__parallel__cp=2)
     assert refusal(generation__tp=2).remedy == "set generation.tp=1, or give the number of GPUs of a machine"
-    accepted(learner__parallel__cp=2, generation__tp=2, cluster__gpus_per_node=8)
+    accepted(generation__tp=2, cluster__gpus_per_node=8)
 
 
 def test_who_shares_each_matrix_lies_on_one_machine() -> None:
@@ -55,6 +61,12 @@ def test_several_machines_are_joined_by_ray() -> None:
     error = refusal(cluster__num_nodes=2, cluster__gpus_per_node=8)
     assert error.place == "cluster.num_nodes, cluster.address"
     assert "cluster.address=auto" in error.remedy
+
+
+def test_shared_memory_reaches_one_machine() -> None:
+    error = refusal(cluster__num_nodes=2, cluster__address="auto")
+    assert error.place == "weights.transport, cluster.num_nodes"
+    accepted(cluster__num_nodes=2, cluster__address="auto", weights__transport=Transport.file)
 
 
 def test_generators_leave_room_for_a_copy_of_the_model() -> None:
@@ -103,6 +115,11 @@ def test_each_rank_has_a_trajectory_of_each_mini_batch() -> None:
     ("parallel", "problem", "remedy"),
     [
         (ParallelConfig(tp=3), "32 query heads", "1, 2, 4, 8, 16, 32"),
+        (
+            ParallelConfig(tp=4, cp=16),
+            "8 query heads of a tensor parallel rank",
+            "learner.parallel.cp to one of 1, 2, 4, 8",
+        ),
         (ParallelConfig(tp=16), "8 key and value heads", "1, 2, 4, 8"),
         (ParallelConfig(pp=8), "pp=8 times vpp=1 does not divide the model's 36 layers", "1, 2, 3, 4, 6, 9"),
         (ParallelConfig(pp=4, vpp=2), "pp=4 times vpp=2", "1, 2, 3, 4"),

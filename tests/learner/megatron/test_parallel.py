@@ -162,6 +162,10 @@ LAYOUTS: dict[str, tuple[int, ParallelConfig, Plans]] = {
         [FIVE],
     ),
     "pp2 dp2": (4, ParallelConfig(pp=2), [((0, 1), (2,), (3,)), ((4,), (5, 6), (7,))]),
+    "cp4": (4, ParallelConfig(cp=4), [TWO]),
+    "tp2 cp2, sequence parallel": (4, ParallelConfig(tp=2, cp=2, sequence_parallel=True), [THREE]),
+    "pp2 cp2, interleaved": (4, ParallelConfig(pp=2, vpp=2, cp=2), [FIVE]),
+    "cp2 dp2": (4, ParallelConfig(cp=2), [((0, 1, 2), (3,)), ((4,), (5, 6, 7))]),
     "tp2 dp2": (4, ParallelConfig(tp=2), [((0, 1, 2), (3,)), ((4,), (5, 6, 7))]),
 }
 
@@ -220,6 +224,7 @@ EXPERT_LAYOUTS: dict[str, tuple[int, ParallelConfig, Plans]] = {
     "tp2 ep2": (2, ParallelConfig(tp=2, ep=2, sequence_parallel=True), [THREE]),
     "tp2 etp2": (2, ParallelConfig(tp=2, etp=2, sequence_parallel=True), [THREE]),
     "pp2 ep2": (4, ParallelConfig(pp=2, ep=2), [((0, 1), (2, 3)), ((4, 5), (6, 7))]),
+    "cp2 ep2": (2, ParallelConfig(cp=2, ep=2), [THREE]),
     "ep2 dp4": (4, ParallelConfig(ep=2), [((0, 1),), ((2, 3),), ((4, 5),), ((6, 7),)]),
 }
 

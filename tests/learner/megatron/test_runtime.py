@@ -39,13 +39,13 @@ def test_a_gpu_without_transformer_engine_is_refused(monkeypatch: pytest.MonkeyP
 
 
 def test_data_parallelism_is_what_the_ranks_leave() -> None:
-    assert lay_out(ParallelConfig(tp=2, pp=2), 12, has_cuda=False).dp == 3
-    assert lay_out(ParallelConfig(tp=2, cp=2, dp=2), 8, has_cuda=True).dp == 2
+    assert lay_out(ParallelConfig(tp=2, pp=2), 12).dp == 3
+    assert lay_out(ParallelConfig(tp=2, cp=2, dp=2), 8).dp == 2
 
 
 def test_without_tensor_parallelism_there_is_no_sequence_parallelism() -> None:
-    assert lay_out(ParallelConfig(tp=2, sequence_parallel=True), 2, has_cuda=False).sequence_parallel
-    assert not lay_out(ParallelConfig(sequence_parallel=True), 2, has_cuda=False).sequence_parallel
+    assert lay_out(ParallelConfig(tp=2, sequence_parallel=True), 2).sequence_parallel
+    assert not lay_out(ParallelConfig(sequence_parallel=True), 2).sequence_parallel
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def test_without_tensor_parallelism_there_is_no_sequence_parallelism() -> None:
         (ParallelConfig(tp=8), "learner.parallel", "does not fit 4 ranks"),
         (ParallelConfig(vpp=2), "learner.parallel.vpp", "there is no pipeline to interleave"),
         (ParallelConfig(pp=2, ep=2, etp=2), "learner.parallel.ep", "ep·etp = 4 does not divide the 2 ranks"),
-        (ParallelConfig(cp=2), "learner.parallel.cp", "needs Transformer Engine on CUDA"),
+        (ParallelConfig(tp=2, cp=4), "learner.parallel", "tp·pp·cp = 8 with dp=0 does not fit 4 ranks"),
     ],
 )
 def test_ranks_that_cannot_stand_so_are_refused(parallel: ParallelConfig, place: str, words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)) as caught:
-        lay_out(parallel, 4, has_cuda=False)
+        lay_out(parallel, 4)
     assert caught.value.place == place
 
 
