@@ -105,7 +105,7 @@ def own_tokens(row: Tensor) -> Tensor:
     """[T] → this rank's [t]."""
     group = parallel_state.get_context_parallel_group()
     parts: tuple[Tensor, ...] = row.chunk(group.size())
-    return parts[group.rank()]
+    return parts[int(group.rank())]
 
 
 def whole_row(hidden: Tensor, *, is_split: bool) -> Tensor:
