@@ -177,7 +177,7 @@ class Learner:
 
     def _efficiency(self, outcome: UpdateOutcome, busy_s: float, memory_gib: float) -> dict[str, float]:
         """Of the passes and steps of a batch."""
-        flops_per_s = self._updater.flops(outcome.plans) / max(busy_s, 1e-9)
+        flops_per_s = self._updater.flops(outcome) / max(busy_s, 1e-9)
         return {
             "learner/memory_gib": memory_gib,
             "learner/tflops": flops_per_s / 1e12,

@@ -45,8 +45,9 @@ def step_metrics(
         **probability_metrics(start, batch.rollout_logprobs, batch.mask),
         **bucket_metrics(outcome.corrected, batch.staleness),
         **_advantages(scores),
-        **_losses(outcome),
-        **_steps(outcome),
+        # Not while the critic alone trains.
+        **({**_losses(outcome), **_policy_steps(outcome)} if outcome.steps else {}),
+        "skipped": float(sum(s.skipped for s in (*outcome.steps, *outcome.critic_steps))),
         **_plans(outcome.plans),
         **(_critic(scores, outcome) if outcome.critic_steps else {}),
         "learner/tokens": float(scores.mask.sum()),
@@ -131,12 +132,11 @@ def _losses(outcome: UpdateOutcome) -> dict[str, float]:
     }
 
 
-def _steps(outcome: UpdateOutcome) -> dict[str, float]:
+def _policy_steps(outcome: UpdateOutcome) -> dict[str, float]:
     return {
         "loss": float(np.mean([s.loss for s in outcome.steps])),
         "grad_norm": float(np.mean([s.grad_norm for s in outcome.steps])),
         "lr": outcome.steps[-1].lr,
-        "skipped": float(sum(s.skipped for s in (*outcome.steps, *outcome.critic_steps))),
     }
 
 

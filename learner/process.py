@@ -5,7 +5,6 @@ Owns what is built and closed in which order. The supervisor that starts the pro
 
 import os
 import socket
-from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -13,13 +12,12 @@ import torch
 
 from async_rl.channel.peer_socket import BlockingPeerSocket
 from async_rl.checkpoints import read_loop_state
-from async_rl.config.rules import optimizer_steps
-from async_rl.config.schema import ModelConfig, RunConfig, Transport
+from async_rl.config.rules import critic_steps, optimizer_steps
+from async_rl.config.schema import ModelConfig, RunConfig
 from async_rl.protocol import SCHEMA_VERSION, Hello, Role
 from async_rl.sizing.flops import ModelFlops
 from async_rl.sizing.model_json import read_sizes
-from async_rl.weights.shm import ShmWeightPublisher
-from async_rl.weights.transport import WeightPublisher
+from async_rl.weights.transports import open_publisher
 from learner.backend import ScoringBackend
 from learner.batch_source import ControllerBatchSource
 from learner.learner import Learner
@@ -33,9 +31,6 @@ from learner.roles import Roles
 from learner.scoring import ScoringPlan
 
 CONNECT_TIMEOUT_S = 60.0
-
-PUBLISHERS: Mapping[Transport, Callable[[str], WeightPublisher]] = {Transport.shm: ShmWeightPublisher}
-"""Made with the name of the run; generators read from the manifest what they need."""
 
 
 def run_learner(
@@ -70,7 +65,8 @@ def run_learner(
         mesh = MegatronMesh()
         publisher = None
         if mesh.is_speaker:
-            publisher = stack.enter_context(closing(PUBLISHERS[config.weights.transport](run_id)))
+            publisher = open_publisher(config.weights, run_id=run_id, run_folder=run_folder)
+            stack.enter_context(closing(publisher))
         peer = stack.enter_context(closing(_socket(config, rank, address=address, incarnation=incarnation)))
         learner = Learner(
             config,
@@ -140,6 +136,6 @@ def _critic(config: RunConfig, ground: Ground) -> MegatronCritic:
         ground,
         ModelConfig(path=config.critic.path or config.model.path, dtype=config.model.dtype),
         config.critic.optimizer,
-        num_steps=optimizer_steps(config),
+        num_steps=critic_steps(config),
         recompute=config.learner.recompute,
     )

@@ -34,7 +34,7 @@ from learner.critic_step import CriticStep
 from learner.kl_controller import KL_CONTROLLERS
 from learner.losses.table import SURROGATES
 from learner.mesh import Mesh, SingleRank
-from learner.micro_batch_plan import MicroBatchPlan, MicroBatchPlanner
+from learner.micro_batch_plan import MicroBatchPlanner
 from learner.mini_batch import MiniBatch
 from learner.mini_batch_totals import policy_scales, row_scales, select_tokens
 from learner.off_policy import OffPolicy
@@ -116,23 +116,28 @@ class Updater:
         outcome = UpdateOutcome(logprobs=torch.zeros(batch.shape), kl_coef=self._kl.coef)
         parts = [self._pack(batch, indices) for indices in batch.mini_batches(self._config.learner.mini_batches)]
         outcome.plans = [part.plan for part in parts]
+        trains_policy = batch.version >= self._config.critic.warmup
         for epoch in range(self._config.learner.epochs):
             for part in parts:
                 self._step_critic(scores, part, outcome)
-                self._step_policy(batch, scores, part, outcome, is_first=epoch == 0)
+                if trains_policy:
+                    self._step_policy(batch, scores, part, outcome, is_first=epoch == 0)
         outcome.gather(self._mesh, batch.own_rows)
+        if not trains_policy and scores.corrected is None:
+            # No step's own pass has said it.
+            outcome.logprobs = self._scorer.logprobs(batch, self._whole(batch))
         outcome.corrected = scores.corrected or self._off_policy.correct(batch, outcome.logprobs)
-        if self._config.kl.coef > 0:
+        if self._config.kl.coef > 0 and trains_policy:
             self._kl = self._kl.after(_observed_kl(scores, outcome), len(batch.sequences))
         return outcome
 
-    def flops(self, plans: Sequence[MicroBatchPlan]) -> int:
-        """Operations that a batch takes of the models, by the plans of its mini-batches; a critic counts as a policy.
+    def flops(self, outcome: UpdateOutcome) -> int:
+        """Operations that a batch took of the models; a critic counts as a policy.
 
         A backward pass takes twice as many as a forward pass. Recomputed activations and padding are no work.
         """
-        forward, plan = sum(sum(p.loads) for p in plans), self._plan
-        trained = 1 + (self._roles.critic is not None)
+        forward, plan = sum(sum(p.loads) for p in outcome.plans), self._plan
+        trained = bool(outcome.steps) + bool(outcome.critic_steps)
         return forward * (plan.policy + plan.reference + plan.values + 3 * self._config.learner.epochs * trained)
 
     def save(self, folder: Path) -> None:

@@ -31,6 +31,7 @@ def check_run(config: RunConfig) -> None:
     _check_groups(config)
     _check_staleness(config)
     check_objective(config)
+    _check_warmup(config)
     _check_learner(config)
     check_parallel(config)
     if config.model.sizes.is_given:
@@ -41,7 +42,7 @@ def check_run(config: RunConfig) -> None:
         optimizer_steps(config),
     )
     if config.advantage.estimator in VALUE_ESTIMATORS:
-        check_optimizer(config.critic.optimizer, "critic.optimizer", optimizer_steps(config))
+        check_optimizer(config.critic.optimizer, "critic.optimizer", critic_steps(config))
     _check_channel(config)
 
 
@@ -62,7 +63,12 @@ def _check_model(config: RunConfig) -> None:
 
 
 def optimizer_steps(config: RunConfig) -> int:
-    """Steps of the whole run."""
+    """The policy's steps of the whole run."""
+    return (config.steps - config.critic.warmup) * config.learner.mini_batches * config.learner.epochs
+
+
+def critic_steps(config: RunConfig) -> int:
+    """The critic's."""
     return config.steps * config.learner.mini_batches * config.learner.epochs
 
 
@@ -185,6 +191,22 @@ def _check_learner(config: RunConfig) -> None:
         f"learner.mini_batches={parts} does not divide learner.groups_per_step={groups}",
         place="learner.mini_batches, learner.groups_per_step",
         remedy=f"set learner.mini_batches to one of {', '.join(map(str, divisors))}",
+    )
+
+
+def _check_warmup(config: RunConfig) -> None:
+    warmup, estimator = config.critic.warmup, config.advantage.estimator
+    refuse(
+        warmup > 0 and estimator not in VALUE_ESTIMATORS,
+        f"critic.warmup={warmup}, and advantage.estimator={estimator} has no critic",
+        place="critic.warmup, advantage.estimator",
+        remedy=f"set critic.warmup=0, or advantage.estimator to one of {', '.join(sorted(VALUE_ESTIMATORS))}",
+    )
+    refuse(
+        warmup >= config.steps,
+        f"critic.warmup={warmup} leaves nothing of steps={config.steps} to the policy",
+        place="critic.warmup, steps",
+        remedy=f"set critic.warmup below {config.steps}",
     )
 
 

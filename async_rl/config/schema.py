@@ -59,6 +59,7 @@ class Transport(StrEnum):
     """How weights travel from the learner to the generators."""
 
     shm = "shm"
+    file = "file"
 
 
 @dataclass(frozen=True)
@@ -190,9 +191,13 @@ class GenerationConfig:
         1.0, "Sampling temperature; learner and engine both apply it to log-probabilities.", exclusive_minimum=0
     )
     top_p: float = option(
-        1.0, "Nucleus sampling; below 1, μ is of the truncated distribution.", exclusive_minimum=0, maximum=1
+        1.0,
+        "Sample among the likeliest tokens that together have this probability; learner and engine both leave out "
+        "the others.",
+        exclusive_minimum=0,
+        maximum=1,
     )
-    top_k: int = option(0, "Sample among the k likeliest tokens; 0: all.", minimum=0)
+    top_k: int = option(0, "Sample among the k likeliest tokens, on learner and engine alike; 0: all.", minimum=0)
     max_concurrent: int = option(
         64, "Requests at once in an engine; more are faster and staler. At least `group_size`.", minimum=1
     )
@@ -246,6 +251,9 @@ class CriticConfig:
     clip: float = option(
         0.2, "A value is clipped this far around the one before the batch's steps; 0 turns it off.", minimum=0
     )
+    warmup: int = option(
+        0, "Batches at the start that train the critic alone: the policy waits until values mean something.", minimum=0
+    )
     optimizer: OptimizerConfig = section(OptimizerConfig, "The critic's optimizer.")
 
 
@@ -284,7 +292,10 @@ class WeightsConfig:
     """How new weights reach the generators."""
 
     publish_every: int = option(1, "Batches between two published versions; adds to the lag.", minimum=1)
-    transport: Transport = option(Transport.shm, "`shm`: shared memory of one machine.")
+    transport: Transport = option(
+        Transport.shm, "`shm`: shared memory of one machine; `file`: files of a folder that all machines see."
+    )
+    folder: str = option("", "`file`: that folder; each run has its own in it. Empty: `weights` in the run's folder.")
     deadline_s: float = option(
         60.0,
         "A generator that has not activated a version by then is named, and gets no leases until it has.",

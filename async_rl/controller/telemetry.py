@@ -130,7 +130,7 @@ class Telemetry:
         self._record(rates, subject=LEARNER)
         self._progress.rewards.append(scalars["reward/mean"])
         self._progress.learner = LearnerRow(
-            step_s=busy_s, loss=scalars["loss"], grad_norm=scalars["grad_norm"], **rates
+            step_s=busy_s, loss=scalars.get("loss"), grad_norm=scalars.get("grad_norm"), **rates
         )
 
     def evaluated(self, result: EvaluationResult) -> None:

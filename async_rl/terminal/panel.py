@@ -77,8 +77,8 @@ def _processes(status: RunStatus) -> Table:
             f"{learner.tokens_per_s:.0f}",
             _idle(learner.idle_share),
             f"{learner.step_s:.2f} s",
-            f"{learner.loss:+.4f}",
-            f"{learner.grad_norm:.3f}",
+            number(learner.loss, "+.4f"),
+            number(learner.grad_norm),
         )
     return table
 

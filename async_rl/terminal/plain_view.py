@@ -51,7 +51,7 @@ def describe(status: RunStatus) -> str:
     parts = [
         f"[{duration(status.elapsed_s)}] step {status.version}/{status.steps}",
         f"reward {number(status.rewards[-1])}",
-        f"loss {status.learner.loss:+.4f}",
+        f"loss {number(status.learner.loss, '+.4f')}",
         f"staleness {mean:.2f} (max {max(0, len(status.staleness) - 1)}/{status.staleness_bound})",
         f"generators {sum(row.tokens_per_s for row in status.generators):.0f} tok/s"
         + (f" idle {sum(idle) / len(idle):.0%}" if idle else ""),

@@ -29,8 +29,9 @@ class LearnerRow:
     step_s: float
     tokens_per_s: float
     idle_share: float
-    loss: float
-    grad_norm: float
+    loss: float | None
+    """Of the policy; None while the critic alone trains."""
+    grad_norm: float | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,12 +18,13 @@ from async_rl.config.objective import (
     KLEstimator,
     KLPlacement,
     LossConfig,
+    Proximal,
     RatioLevel,
     Surrogate,
     Weighting,
 )
 from async_rl.config.objective_rules import VALUE_ESTIMATORS
-from async_rl.config.schema import LearnerConfig
+from async_rl.config.schema import CriticConfig, LearnerConfig
 from async_rl.protocol import Batch
 from correction import rejection
 from correction.ratios import LEVELS
@@ -34,6 +35,7 @@ from learner.kl_controller import KL_CONTROLLERS
 from learner.losses.aggregation import AGGREGATIONS
 from learner.losses.kl import KL_ESTIMATORS
 from learner.losses.table import SURROGATES
+from learner.metrics import step_metrics
 from learner.packing import PackedSequences
 from tests.learner.bigram_backend import BigramBackend
 from tests.learner.groups import make_group, make_trajectory, random_batch
@@ -176,6 +178,31 @@ def test_a_better_policy_comes_out_of_it() -> None:
     for _ in range(5):
         update(backend, batch, config())
     assert float(backend.forward(packed, TEMPERATURE).logprobs.detach().sum()) > before + 0.1
+
+
+@pytest.mark.parametrize("proximal", [Proximal.recompute, Proximal.rollout])
+def test_a_critic_warms_up_alone_and_its_batches_have_every_metric_but_the_policys(proximal: Proximal) -> None:
+    backend, batch = BigramBackend(), rich_batch()
+    options = config(
+        advantage=AdvantageConfig(estimator=Estimator.gae),
+        correction=CorrectionConfig(proximal=proximal),
+        critic=CriticConfig(warmup=batch.version + 1),
+        kl=KLConfig(coef=0.1, controller=KLController.adaptive),
+    )
+    updater, before = updater_of(backend, options), backend.table.detach().clone()
+    scores = updater.score(batch)
+    alone = updater.update(batch, scores)
+    assert torch.equal(backend.table, before) and not alone.steps and alone.critic_steps
+    metrics = step_metrics(batch, scores, alone, components=["a", "b"]).scalars
+    later = dataclasses.replace(batch, version=batch.version + 1)
+    scores = updater.score(later)
+    together = updater.update(later, scores)
+    assert not torch.equal(backend.table, before) and together.steps
+    missing = step_metrics(later, scores, together, components=["a", "b"]).scalars.keys() - metrics.keys()
+    assert {"loss", "grad_norm", "lr", "entropy", "ppo/kl"} <= missing and not any("critic" in name for name in missing)
+    assert metrics["mu_prox/max_abs"] > 0, "the policy's own scores were not taken"
+    assert together.kl_coef == 0.1, "the coefficient moved before the policy could"
+    assert updater.flops(alone) < updater.flops(together)
 
 
 @pytest.mark.parametrize("estimator", KLEstimator)

@@ -164,3 +164,9 @@ def test_no_folder_for_runs() -> None:
 def test_a_heartbeat_too_slow_for_its_deadline() -> None:
     assert refusal(channel__heartbeat_s=16.0).remedy == "set channel.dead_after_s=32 or more"
     assert refusal(channel__host="").place == "channel.host"
+
+
+def test_a_warm_up_of_no_critic_or_of_the_whole_run() -> None:
+    assert refusal(critic__warmup=2).problem == "critic.warmup=2, and advantage.estimator=grpo has no critic"
+    assert refusal(critic__warmup=100, advantage__estimator="gae", steps=100).remedy == "set critic.warmup below 100"
+    accepted(critic__warmup=5, advantage__estimator="gae")
