@@ -185,3 +185,26 @@ def test_a_resumed_run_goes_on_counting_steps_and_tokens() -> None:
     builder.stepped(11, metrics(10, [10]), 2.0)
     summary = builder.build(COUNTS, Exit.COMPLETED)
     assert (summary.steps, summary.trained_tokens, summary.tokens_per_s.learner) == (11, 1010, 5.0)
+
+
+def test_what_a_restart_undid_is_in_no_number_of_what_was_trained() -> None:
+    builder = SummaryBuilder(trained_tokens=1000, version=10)
+    builder.training_began(0.0)
+    builder.evaluated(evaluation(10, 0.25, 0.5))
+    builder.stepped(11, metrics(30, [30]), 1.0)
+    builder.checkpointed()
+    builder.stepped(12, metrics(10, [2, 6, 2], weight=9.0), 2.0)
+    builder.evaluated(evaluation(12, 0.5, 0.5))
+    builder.training_ended(2.0)
+    builder.rolled_back(11, is_training=True)
+    undone = builder.build(COUNTS, Exit.FAILED)
+    assert (undone.steps, undone.trained_tokens, undone.staleness.histogram) == (11, 1030, [30])
+    assert (undone.importance.mean, undone.importance.max, undone.mu_prox.max_abs) == (1.0, 2.0, 0.01)
+    assert undone.reward.end is None
+    builder.stepped(12, metrics(20, [0, 20]), 8.0)
+    builder.evaluated(evaluation(12, 0.75, 0.5))
+    summary = builder.build(COUNTS, Exit.COMPLETED)
+    assert (summary.steps, summary.trained_tokens, summary.staleness.histogram) == (12, 1050, [30, 20])
+    assert (summary.wall_s, summary.reward.end) == (8.0, 0.75)
+    builder.rolled_back(11, is_training=True)
+    assert builder.build(COUNTS, Exit.FAILED).staleness.histogram == [30], "once more from the same checkpoint"

@@ -107,3 +107,24 @@ def test_the_freshest_come_first_and_then_those_with_the_most_room() -> None:
         peer.active_version, peer.limit = version, limit
     assert [p.name for p in roster.by_freshness()] == ["generator-2", "generator-1", "generator-0"]
     assert [p.name for p in roster.by_name()] == ["generator-0", "generator-1", "generator-2"]
+
+
+def test_when_the_learner_has_gone_back_nobody_samples_or_is_late_until_it_has_the_next_publish() -> None:
+    roster = Roster()
+    peer, gone = joined(roster, "a"), joined(roster, "b", name="generator-1")
+    for version in (3, 4):
+        roster.publish(version, 0.0)
+    roster.activate(peer, 4)
+    roster.activate(gone, 2)
+    assert roster.leave_out_late(20.0, 10.0) == [gone]
+    roster.give_up("b")
+    roster.begin_history(100.0)
+    assert not peer.has_weights and roster.num_sampling == 0
+    assert roster.silent(105.0, 10.0) == [], "nobody could be heard meanwhile"
+    assert roster.leave_out_late(500.0, 10.0) == []
+    roster.publish(1, 500.0)
+    roster.take_back("b", 501.0)
+    roster.activate(peer, 1)
+    assert (roster.num_sampling, roster.peers["b"].has_weights) == (1, False)
+    assert roster.leave_out_late(520.0, 10.0) == [roster.peers["b"]]
+    assert roster.activate(roster.peers["b"], 1), "its version was larger once, of weights that are no more"

@@ -196,6 +196,22 @@ def test_a_snapshot_shows_where_the_run_is(desk: Desk, tmp_path: Path) -> None:
     ]
 
 
+def test_what_a_restart_undid_is_neither_shown_nor_in_the_log_of_what_trained(desk: Desk, tmp_path: Path) -> None:
+    desk.telemetry.training_began(101.0)
+    for version in (1, 2, 3):
+        desk.telemetry.trained(version - 1, [make_group(version)])
+        desk.telemetry.stepped(version, STEP, 105.0)
+        if version == 1:
+            desk.telemetry.checkpointed(tmp_path / "00000001", 1)
+    desk.telemetry.evaluated(EvaluationResult(version=3, reward=0.25, greedy=0.5, num_answers=4, num_failed=0))
+    desk.telemetry.rolled_back(1, is_training=True)
+    desk.tick(106.0)
+    shown = desk.view.snapshots[-1]
+    assert (shown.version, shown.rewards, shown.staleness, shown.evaluation) == (1, (0.75,), (600, 200), None)
+    assert [batch.group_ids for batch in desk.trained_log.read()] == [[1]]
+    assert desk.values("reward/mean") == [0.75] * 3, "metrics keep it, as they do after a resume"
+
+
 def test_an_evaluation_without_an_answer_has_no_number(desk: Desk) -> None:
     nan = float("nan")
     desk.telemetry.evaluated(EvaluationResult(version=0, reward=nan, greedy=nan, num_answers=0, num_failed=4))
