@@ -42,7 +42,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Qwen3 with a token a character."""
     folder = tmp_path_factory.mktemp("model")
     save_character_tokenizer(Addition.alphabet, folder / "tokenizer")
-    shape = NewModel(hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32, intermediate_size=128)
+    shape = NewModel(hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=32, intermediate_size=128)
     create_model(folder / "model", shape, tokenizer=folder / "tokenizer", seed=0)
     return folder / "model"
 

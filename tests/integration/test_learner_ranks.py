@@ -1,7 +1,9 @@
 """A learner of several ranks, and what becomes of a run when one of them dies."""
 
 import os
+import re
 import signal
+import time
 
 import pytest
 
@@ -10,7 +12,7 @@ from tests.integration.test_run import assert_nothing_is_left, metric
 
 pytestmark = pytest.mark.integration
 
-STEPS, GROUPS = 40, 4
+STEPS, GROUPS = 24, 4
 
 
 def assert_every_group_trained_once(run: RunProcess) -> None:
@@ -27,18 +29,34 @@ def assert_every_group_trained_once(run: RunProcess) -> None:
     assert_nothing_is_left(run)
 
 
-def kill(pid: int) -> None:
+def kill_in_a_step(run: RunProcess, rank: int) -> None:
+    """Kill -9, once the others wait for the rank in a computation."""
+    pid = run.pids(f"learner-{rank}")[-1]
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(1.0)
     os.kill(pid, signal.SIGKILL)
 
 
-def test_a_killed_learner_is_started_again_from_the_last_checkpoint_and_says_so(launch: Launch) -> None:
-    run = launch(steps=STEPS, checkpoint__every=4, generation__num_generators=2)
-    run.until(lambda: len(run.trained) >= 10)
-    kill(run.pids("learner-0")[-1])
-    run.until(lambda: len(run.pids("learner-0")) == 2)
-    kept = max(int(p.name) for p in (run.folder / "checkpoints").iterdir() if p.name.isdigit())
+def test_any_rank_may_be_killed_the_run_goes_back_to_its_last_checkpoint_by_itself_and_says_so(launch: Launch) -> None:
+    run = launch(steps=STEPS, learner__parallel__dp=2, checkpoint__every=4, generation__num_generators=2)
+    for life, rank in enumerate((1, 0)):
+        run.until(lambda life=life: len(run.pids("learner-0")) == life + 1 and len(run.trained) >= 6 + 5 * life)
+        kill_in_a_step(run, rank)
     run.wait()
-    assert f"the learner is started again from version {kept} (1 of 3 times)" in run.output
+    told = [line for line in run.output.splitlines() if "the learner is started again from version" in line]
+    assert len(told) == 2, run.output
+    assert re.search(r"learner-1 died: .* from version (4|8) \(1 of 3 times\)", told[0]), told
+    assert re.search(r"learner-0 died: .* from version (8|12|16) \(2 of 3 times\)", told[1]), told
     assert_every_group_trained_once(run)
+    assert len(run.pids("learner-0")) == len(run.pids("learner-1")) == 3, "all ranks begin again together"
     assert len(run.pids("generator-0")) == len(run.pids("generator-1")) == 1, "generators live on"
     assert len(metric(run, "loss")) > STEPS, "what was undone stays in the metrics"
+
+
+def test_two_ranks_that_share_each_matrix_train_what_two_generators_sample(launch: Launch) -> None:
+    options = {"learner__parallel__tp": 2, "learner__parallel__sequence_parallel": True, "data__num_evaluate": 32}
+    run = launch(steps=STEPS, generation__num_generators=2, staleness__max=0, staleness__depth=0, **options).wait()
+    assert_every_group_trained_once(run)
+    reward, mu_prox = run.summary.reward, run.summary.mu_prox.max_abs
+    assert mu_prox is not None and mu_prox <= 1e-4, "engines sample with what the two ranks hold together"
+    assert reward.start is not None and reward.end is not None and reward.end > reward.start + 0.1

@@ -34,7 +34,7 @@ def is_at_work(run: RunProcess, generator: str) -> bool:
 
 def assert_nothing_is_left(run: RunProcess) -> None:
     """No process of the run, and no shared memory."""
-    pids = [pid for name in ("generator-0", "generator-1", "learner-0", "tracker") for pid in run.pids(name)]
+    pids = [pid for log in (run.folder / "logs").glob("*-?.log") for pid in run.pids(log.stem)] + run.pids("tracker")
     deadline_s = time.monotonic() + 10
     while any(psutil.pid_exists(pid) for pid in pids) and time.monotonic() < deadline_s:
         time.sleep(0.1)
