@@ -17,7 +17,7 @@ from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedE
 from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 
 from async_rl.protocol import WeightManifest
-from async_rl.weights.shm import ShmWeightSubscriber
+from async_rl.weights.transports import AnyWeightSubscriber
 from generators.lifeline import end_with
 from generators.weight_stage import WeightStage
 
@@ -53,7 +53,7 @@ class WeightLoader:
     """Methods of the worker; see `VllmEngine.update_weights` for the order of the calls."""
 
     # A worker never calls the constructors of its extensions, and a process has one worker.
-    weight_stage = WeightStage(ShmWeightSubscriber())
+    weight_stage = WeightStage(AnyWeightSubscriber())
 
     def begin_staging(self: VllmWorker, manifest: bytes) -> None:
         """Starts to read and verify a version, beside generation."""

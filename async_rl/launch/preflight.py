@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from async_rl.channel.controller_socket import ControllerSocket
 from async_rl.config.objective_rules import VALUE_ESTIMATORS
-from async_rl.config.schema import Dtype, RunConfig
+from async_rl.config.schema import Dtype, RunConfig, Transport
 from async_rl.data.prompt_set import PromptSet
 from async_rl.data.source import load_rows
 from async_rl.data.tokenizer import Tokenizer
@@ -58,7 +58,8 @@ def check(config: RunConfig) -> Preflight:
     check_port(config)
     check_cluster(config.cluster.address)
     check_memory(config)
-    check_shared_memory(folder, config.model.dtype)
+    if config.weights.transport is Transport.shm:
+        check_shared_memory(folder, config.model.dtype)
     tokenizer = Tokenizer(folder)
     sets = [prompt_set(config, tokenizer, is_held_out=is_held_out) for is_held_out in (False, True)]
     return Preflight(

@@ -12,7 +12,7 @@ from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.option import with_options, written
 from async_rl.config.parallel import Recompute
 from async_rl.config.parallel_rules import check_parallel, check_parallel_sizes
-from async_rl.config.schema import RunConfig
+from async_rl.config.schema import RunConfig, Transport
 from async_rl.errors import ConfigError, ResourceError
 from async_rl.sizing.account import GIB, Account
 from async_rl.sizing.engine import kv_token_bytes, kv_tokens
@@ -113,7 +113,7 @@ def _more_ranks(config: RunConfig) -> Iterator[Change]:
     for nodes in _FACTORS:
         machines: Change = {"cluster.num_nodes": cluster.num_nodes * nodes} if nodes > 1 else {}
         if nodes > 1 and not cluster.address:
-            machines = {"cluster.address": "auto", **machines}
+            machines = {"cluster.address": "auto", "weights.transport": Transport.file, **machines}
         for tp, pp, ep in sorted(product(_FACTORS, repeat=3), key=lambda factors: math.prod(factors)):
             change = dict(machines)
             if tp > 1:

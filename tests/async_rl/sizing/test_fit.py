@@ -9,7 +9,7 @@ from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.objective import Estimator
 from async_rl.config.option import with_options
 from async_rl.config.parallel import Recompute
-from async_rl.config.schema import Dtype, ModelConfig, RunConfig
+from async_rl.config.schema import Dtype, ModelConfig, RunConfig, Transport
 from async_rl.errors import ResourceError
 from async_rl.sizing.fit import check_fit
 from async_rl.sizing.run import accounts, held_models, training_of
@@ -81,7 +81,12 @@ def test_the_cheapest_remedy_of_the_learner_is_named_and_works(options: dict[str
 
 
 def test_where_thrift_is_not_enough_more_ranks_share_the_model() -> None:
-    cluster: dict[str, object] = {"cluster.num_nodes": 4, "cluster.address": "auto", "generation.tp": 4}
+    cluster: dict[str, object] = {
+        "cluster.num_nodes": 4,
+        "cluster.address": "auto",
+        "weights.transport": Transport.file,
+        "generation.tp": 4,
+    }
     config = with_options(MACHINE, cluster)
     error = refusal(config, LLAMA3_70B)
     # The 16 GPUs that the engines leave cannot hold it, however they share it.

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from async_rl.errors import WeightsError
 from async_rl.protocol import WeightManifest
-from async_rl.weights.shm import ShmWeightPublisher, ShmWeightSubscriber, lay_out
+from async_rl.weights.payload import lay_out
+from async_rl.weights.shm import ShmWeightPublisher, ShmWeightSubscriber
 from async_rl.weights.slots import HEADER_BYTES, remove_leftovers, remove_stale
-
-Tensors = list[tuple[str, torch.Tensor]]
+from tests.async_rl.weights.weights import Tensors, assert_same, weights
 
 
 @pytest.fixture
@@ -28,26 +28,6 @@ def publisher(tmp_path: Path) -> Iterator[ShmWeightPublisher]:
     made = ShmWeightPublisher("test", folder=tmp_path)
     yield made
     made.close()
-
-
-def weights(version: int) -> Tensors:
-    """Tensors of every kind that travels: two dtypes, odd sizes, a scalar, an empty one, a transposed one."""
-    generator = torch.Generator().manual_seed(version)
-    return [
-        ("embed", torch.randn(37, 5, generator=generator)),
-        ("half", torch.randn(3, 7, 2, generator=generator).to(torch.bfloat16)),
-        ("scalar", torch.tensor(float(version))),
-        ("empty", torch.zeros(0, 4)),
-        ("transposed", torch.randn(16, 9, generator=generator).T),
-        ("large", torch.randn(700_001, generator=generator)),
-    ]
-
-
-def assert_same(received: Tensors, expected: Tensors) -> None:
-    assert [name for name, _ in received] == [name for name, _ in expected]
-    for (name, left), (_, right) in zip(received, expected, strict=True):
-        assert left.dtype == right.dtype and left.shape == right.shape, name
-        assert torch.equal(left, right), name
 
 
 def test_a_received_version_equals_the_published_one_bit_for_bit(publisher: ShmWeightPublisher) -> None:
