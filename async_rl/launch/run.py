@@ -44,7 +44,8 @@ from async_rl.summary import Exit, Summary, SummaryBuilder
 from async_rl.terminal.summary_page import Places, summary_page
 from async_rl.terminal.view import View, open_view
 from async_rl.trained_log import TrainedLog
-from async_rl.weights.slots import remove_leftovers, remove_stale
+from async_rl.weights.slots import remove_stale
+from async_rl.weights.transports import remove_published
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +124,9 @@ class Run:
         """Starts everything, waits for the end, leaves nothing behind."""
         exit_ = Exit.FAILED
         async with AsyncExitStack() as cleanup:
-            cleanup.callback(remove_leftovers, self._id)
+            cleanup.callback(
+                remove_published, self._config.weights, run_id=self._id, run_folder=self._start.folder.path
+            )
             cleanup.callback(remove_semaphores, self._id)
             socket = self._bind()
             cleanup.callback(socket.close)
