@@ -21,6 +21,8 @@ Int64Array = npt.NDArray[np.int64]
 
 EVEN = 1.001
 """Shares whose largest is at most so many times what it has to be are left as they are."""
+MOST_EXCHANGES = 8
+"""For each share."""
 
 
 class GroupLengths(NamedTuple):
@@ -51,7 +53,8 @@ def share_out(costs: Sequence[float], num_shares: int) -> list[list[int]]:
     """Indices of the costs in so many shares whose largest sum is small, some of which may be empty.
 
     Greedily first: the next largest goes where least is. Where that leaves shares uneven, by the largest differencing
-    method too (N. Karmarkar, R. Karp, The Differencing Method of Set Partitioning, 1982), and the better of both.
+    method too (N. Karmarkar, R. Karp, The Differencing Method of Set Partitioning, 1982); of both, once the largest
+    and the smallest share have exchanged what evens them, the better.
 
     Args:
         costs: [n], positive.
@@ -59,15 +62,13 @@ def share_out(costs: Sequence[float], num_shares: int) -> list[list[int]]:
     """
     assert num_shares > 0, num_shares
     weights = np.asarray(costs, np.float64)
-    places = _greedily(weights, num_shares)
-    if imbalance(_sums(weights, places, num_shares)) > EVEN * _least(weights, num_shares):
-        others = _by_differences(weights, num_shares)
-        if _sums(weights, others, num_shares).max() < _sums(weights, places, num_shares).max():
+    enough = EVEN * _least(weights, num_shares)
+    places = _exchange(weights, _greedily(weights, num_shares), num_shares, enough)
+    if _unevenness(weights, places, num_shares) > enough:
+        others = _exchange(weights, _by_differences(weights, num_shares), num_shares, enough)
+        if _unevenness(weights, others, num_shares) < _unevenness(weights, places, num_shares):
             places = others
-    shares: list[list[int]] = [[] for _ in range(num_shares)]
-    for index, place in enumerate(places.tolist()):
-        shares[place].append(index)
-    return shares
+    return _members(places, num_shares)
 
 
 def imbalance(loads: npt.ArrayLike) -> float:
@@ -81,8 +82,16 @@ def _least(costs: Float64Array, num_shares: int) -> float:
     return max(1.0, float(costs.max() / costs.sum()) * num_shares) if len(costs) else 1.0
 
 
-def _sums(costs: Float64Array, places: Int64Array, num_shares: int) -> Float64Array:
-    return np.bincount(places, costs, num_shares).astype(np.float64)
+def _unevenness(costs: Float64Array, places: Int64Array, num_shares: int) -> float:
+    return imbalance(np.bincount(places, costs, num_shares))
+
+
+def _members(places: Int64Array, num_shares: int) -> list[list[int]]:
+    """Indices by share."""
+    shares: list[list[int]] = [[] for _ in range(num_shares)]
+    for index, place in enumerate(places.tolist()):
+        shares[place].append(index)
+    return shares
 
 
 def _greedily(costs: Float64Array, num_shares: int) -> Int64Array:
@@ -94,6 +103,32 @@ def _greedily(costs: Float64Array, num_shares: int) -> Int64Array:
         places[index] = share
         heapq.heapreplace(loads, (load + float(costs[index]), share))
     return places
+
+
+def _exchange(costs: Float64Array, places: Int64Array, num_shares: int, enough: float) -> Int64Array:
+    """[n] the share of each, after the largest and the smallest have exchanged costs, one for one or one for nothing,
+    until they are even enough or no exchange helps."""
+    shares, loads = _members(places, num_shares), np.bincount(places, costs, num_shares)
+    for _ in range(MOST_EXCHANGES * num_shares):
+        largest, smallest = int(loads.argmax()), int(loads.argmin())
+        gap = float(loads[largest] - loads[smallest])
+        if imbalance(loads) <= enough or not gap:
+            break
+        ours, theirs = shares[largest], shares[smallest]
+        gains = costs[ours][:, None] - np.append(costs[theirs], 0.0)
+        given, taken = divmod(int(np.abs(gains - gap / 2).argmin()), len(theirs) + 1)
+        gain = float(gains[given, taken])
+        if not 0 < gain < gap:
+            break
+        theirs.append(ours.pop(given))
+        if taken < len(theirs) - 1:
+            ours.append(theirs.pop(taken))
+        loads[largest] -= gain
+        loads[smallest] += gain
+    exchanged = np.empty_like(places)
+    for share, indices in enumerate(shares):
+        exchanged[indices] = share
+    return exchanged
 
 
 class _Merge(NamedTuple):

@@ -37,10 +37,14 @@ def test_shares_are_near_the_best_that_there_are(costs: list[int], num_shares: i
     assert largest(list(costs), share_out(costs, num_shares)) <= best * (4 / 3 - 1 / (3 * num_shares)) + 1e-9
 
 
-def test_differences_find_what_greed_does_not() -> None:
-    costs = [8.0, 7.0, 6.0, 5.0, 4.0]
-    # Greed: 8 + 5 + 4 against 7 + 6.
-    assert largest(costs, share_out(costs, 2)) == 16.0
+@pytest.mark.parametrize(("costs", "num_shares", "best"), [
+    # Greed leaves 8 + 5 + 4 against 7 + 6, which exchanges even.
+    ([8.0, 7.0, 6.0, 5.0, 4.0], 2, 15.0),
+    # Greed leaves 17 that no exchange mends; differences find 9 + 6, 9 + 5 + 1 and 7 + 4 + 4.
+    ([9.0, 9.0, 7.0, 6.0, 5.0, 4.0, 4.0, 1.0], 3, 15.0),
+])  # fmt: skip
+def test_what_greed_leaves_uneven_is_evened(costs: list[float], num_shares: int, best: float) -> None:
+    assert largest(costs, share_out(costs, num_shares)) == best
 
 
 @pytest.mark.parametrize("num_shares", [8, 64, 256])
