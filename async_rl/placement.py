@@ -7,8 +7,8 @@ one core slow each other down tenfold, so generators get cores of their own firs
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from async_rl.config.ranks import num_ranks
-from async_rl.config.schema import RunConfig
+from async_rl.config.ranks import num_ranks, num_sft_ranks
+from async_rl.config.schema import RunConfig, SftConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +60,16 @@ def _share(cores: Sequence[int], index: int, count: int) -> list[int]:
 
 def learner_bundles(config: RunConfig) -> list[Bundle]:
     """Tensor parallel peers, who talk in every layer, share a node."""
-    peers = config.learner.parallel.tp
-    bundle = Bundle(num_processes=peers, cpus=1, gpus=int(_uses_gpus(config)))
-    return [bundle] * (num_ranks(config) // peers)
+    return _rank_bundles(num_ranks(config), peers=config.learner.parallel.tp, uses_gpus=_uses_gpus(config))
+
+
+def sft_bundles(config: SftConfig) -> list[Bundle]:
+    """The same of a fine-tuning."""
+    return _rank_bundles(num_sft_ranks(config), peers=config.parallel.tp, uses_gpus=_uses_gpus(config))
+
+
+def _rank_bundles(num_ranks: int, *, peers: int, uses_gpus: bool) -> list[Bundle]:
+    return [Bundle(num_processes=peers, cpus=1, gpus=int(uses_gpus))] * (num_ranks // peers)
 
 
 def generator_bundles(config: RunConfig) -> list[Bundle]:
@@ -76,7 +83,7 @@ def reward_model_bundles(config: RunConfig) -> list[Bundle]:
     return [Bundle(num_processes=1, cpus=1, gpus=int(_uses_gpus(config)))] * bool(config.reward.model.path)
 
 
-def _uses_gpus(config: RunConfig) -> bool:
+def _uses_gpus(config: RunConfig | SftConfig) -> bool:
     return config.cluster.gpus_per_node > 0
 
 

@@ -6,56 +6,33 @@ every batch; what it trains is its shard's part.
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
 import torch
 
-from async_rl.checkpoints import Checkpoints, SftState, read_state
+from async_rl.checkpoints import Checkpoints
 from async_rl.config.schema import ModelConfig, SftConfig
 from async_rl.data.chat import Chat
 from async_rl.data.example_set import Example, ExampleSet
 from async_rl.data.row import Row
 from async_rl.data.sft_source import load_sft_rows
-from async_rl.data.source import load_task
-from async_rl.data.tokenizer import Tokenizer, save_character_tokenizer
+from async_rl.data.tokenizer import Tokenizer
 from async_rl.errors import ConfigError, UserError
-from async_rl.run_folder import RunFolder
 from async_rl.sizing.model_json import read_sizes
 from async_rl.summary import Exit
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.mesh import MegatronMesh
 from learner.megatron.runtime import Ground, device
 from learner.mesh import Mesh
-from learner.model_folder import create_model
 from learner.model_shape import read_shape
 from learner.peak_flops import peak_flops
 from learner.place import Place
 from learner.sft import SftTrainer
 from learner.sft_events import Began, Said, SftEvent, Tell
+from learner.sft_start import SftStart
 
 _Done = TypeVar("_Done")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SftStart:
-    """Where a fine-tuning begins; the same on every rank."""
-
-    folder: RunFolder
-    model: Path
-    """Of the weights to begin with, and of the tokenizer."""
-    checkpoint: Path | None
-    """To go on from."""
-    run_hash: str | None
-    """Aim's name of the run."""
-
-    @property
-    def state(self) -> SftState:
-        """Of the checkpoint, or of nothing."""
-        if self.checkpoint is None:
-            return SftState(version=0, trained_tokens=0, run_hash=self.run_hash)
-        return read_state(self.checkpoint, SftState)
 
 
 def run_sft(
@@ -135,16 +112,6 @@ def _rank_flops(config: SftConfig) -> float:
 
 def _tell_nobody(event: SftEvent) -> None:
     """Of all ranks one speaks."""
-
-
-def make_model(config: SftConfig, folder: Path) -> Path:
-    """The model to begin with: the config's, or a new one for its task in a folder, with a token a character."""
-    if config.model.path:
-        return Path(config.model.path).absolute()
-    tokenizer = folder.with_name("tokenizer")
-    save_character_tokenizer(load_task(config.data.task).alphabet, tokenizer)
-    create_model(folder, config.new_model, tokenizer=tokenizer, seed=config.seed)
-    return folder
 
 
 def _examples(config: SftConfig, model: Path, *, is_held_out: bool, tell: Tell) -> Sequence[Example]:

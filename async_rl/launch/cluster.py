@@ -3,7 +3,6 @@
 Owns Ray's start and stop and the actors' handles. Knows nothing of what they say to each other.
 """
 
-import logging
 import os
 
 import ray
@@ -11,9 +10,9 @@ from ray.actor import ActorHandle
 
 from async_rl.config.ranks import num_ranks
 from async_rl.config.schema import RunConfig
-from async_rl.errors import ResourceError
 from async_rl.launch.actors import GeneratorActor, RewardModelActor, TrackerActor
 from async_rl.launch.learner_group import LearnerGroup
+from async_rl.launch.ray_session import start_ray
 from async_rl.launch.remote_sink import RemoteSink
 from async_rl.launch.reservation import Reservation
 from async_rl.placement import generator_bundles, learner_bundles, place, reward_model_bundles
@@ -44,8 +43,13 @@ class Cluster:
         config = self._config
         num_generators, ranks = config.generation.num_generators, num_ranks(config)
         bundles, models = generator_bundles(config), reward_model_bundles(config)
-        self._start_ray(num_cpus=num_generators + ranks + len(models))
-        self._reservation = Reservation(bundles, learner_bundles(config), models)
+        start_ray(config.cluster.address, num_cpus=num_generators + ranks + len(models))
+        self._reservation = Reservation(
+            bundles,
+            learner_bundles(config),
+            models,
+            place="cluster.address, learner.parallel, generation.num_generators, generation.tp",
+        )
         placement = place(
             num_generators=num_generators,
             num_ranks=ranks,
@@ -82,26 +86,6 @@ class Cluster:
         """Its ranks, once there is a cluster."""
         assert self._learner is not None
         return self._learner
-
-    def _start_ray(self, *, num_cpus: int) -> None:
-        address = self._config.cluster.address
-        try:
-            ray.init(
-                address=address or None,
-                num_cpus=None if address else num_cpus,
-                include_dashboard=False,
-                log_to_driver=False,
-                configure_logging=False,
-                logging_level=logging.ERROR,
-            )
-        except (ConnectionError, ValueError) as error:
-            if not address:
-                raise
-            raise ResourceError(
-                f"no Ray cluster at {address}: {error}",
-                place="cluster.address",
-                remedy="give the address of a running cluster, HOST:6379, or leave it empty to start Ray here",
-            ) from error
 
     def stop(self) -> None:
         """Ends every process that is left: those that can by themselves first, since only they tidy up."""

@@ -20,7 +20,12 @@ class Reservation:
     """Seats for all processes of a run."""
 
     def __init__(
-        self, generators: Sequence[Bundle], learner: Sequence[Bundle], reward_models: Sequence[Bundle]
+        self,
+        generators: Sequence[Bundle],
+        learner: Sequence[Bundle],
+        reward_models: Sequence[Bundle],
+        *,
+        place: str,
     ) -> None:
         """Waits for room.
 
@@ -28,6 +33,7 @@ class Reservation:
             generators: one bundle a generator.
             reward_models: likewise.
             learner: bundles of ranks that have to share a node.
+            place: the options that decide all of them, for the refusal.
 
         Raises:
             ResourceError: the cluster has none.
@@ -37,7 +43,7 @@ class Reservation:
         self._group: PlacementGroup = placement_group([bundle.resources for bundle in bundles], strategy="PACK")
         if not self._group.wait(RESERVE_TIMEOUT_S):
             self.release()
-            raise _no_room(bundles)
+            raise _no_room(bundles, place)
         nodes: dict[int, str] = placement_group_table(self._group)["bundles_to_node_id"]
         order = in_order_of_nodes({bundle: nodes[bundle] for bundle in range(len(learner))})
         self.ranks = [self._seat(bundle) for bundle in order for _ in range(learner[bundle].num_processes)]
@@ -55,15 +61,15 @@ class Reservation:
         remove_placement_group(self._group)
 
 
-def _no_room(bundles: Sequence[Bundle]) -> ResourceError:
+def _no_room(bundles: Sequence[Bundle], place: str) -> ResourceError:
     wanted = " + ".join(_words(bundle.resources) for bundle in bundles)
     all_resources = ray.cluster_resources()
     there = _words({name: all_resources.get(name, 0.0) for name in ("CPU", "GPU")})
     return ResourceError(
         f"the cluster has no room for {wanted} within {RESERVE_TIMEOUT_S:g} s: "
         f"it has {there} in all, of which others may use some",
-        place="cluster.address, learner.parallel, generation.num_generators, generation.tp",
-        remedy="wait until others are done, or ask for fewer ranks or generators",
+        place=place,
+        remedy="wait until others are done, or ask for fewer processes",
     )
 
 

@@ -1,40 +1,21 @@
-"""A fine-tuning from start to end: folder, log, metrics, progress, summary; and which processes train.
+"""Which processes train a fine-tuning.
 
-    one rank         here, in this process
-    under torchrun   here too, in each of its processes; rank 0 shows and writes
+    one rank         this one
+    under torchrun   this one too, as each of its processes; rank 0 shows and writes
     several ranks    a Ray actor each, of which the first tells this process what happens
 
-Owns what the user sees and keeps of it. The training itself is the learner's.
+Owns the choice. Whoever trains here loads Megatron, whoever watches others loads Ray: each import waits for its choice.
 """
-
-from collections.abc import Callable
-from pathlib import Path
 
 from rich.console import Console
 
-from async_rl.checkpoints import Checkpoints, SftState, read_state
-from async_rl.config.option import plain_values
+from async_rl.config.ranks import num_sft_ranks
 from async_rl.config.schema import SftConfig
-from async_rl.disk import writing
-from async_rl.launch.process import log_to, take_interrupts
-from async_rl.launch.sft_watcher import SftWatcher
-from async_rl.launch.start import Resume, begin_sft, folder_of
-from async_rl.launch.stop_request import StopRequest
-from async_rl.run_folder import RunFolder
+from async_rl.launch.process import take_interrupts
+from async_rl.launch.sft_run import watch
+from async_rl.launch.start import Resume, folder_of
 from async_rl.summary import Exit
-from async_rl.terminal.sft_view import open_sft_view
-from async_rl.terminal.summary_page import Places, sft_summary_page
-from async_rl.tracking.sink import MetricsSink
-from learner.megatron.mesh import MegatronMesh
-from learner.megatron.runtime import Ground
 from learner.place import Place
-from learner.sft_events import Began, SftEvent, Tell
-from learner.sft_process import SftStart, make_model, run_sft
-
-LOG_NAME = "sft.log"
-
-Train = Callable[[SftStart, Tell, StopRequest], Exit]
-"""(start, tell, stop) → how it ended: whoever has the ranks train."""
 
 
 def launch_sft(config: SftConfig, place: Place, *, resume: Resume, console: Console) -> Exit:
@@ -51,98 +32,11 @@ def launch_sft(config: SftConfig, place: Place, *, resume: Resume, console: Cons
         RunError: the loss is not finite in one step after the other.
     """
     take_interrupts()
-    with Ground(config.parallel, place, seed=config.seed, num_threads=config.num_threads) as ground:
-        if place.rank == 0:
-            return _speak(config, resume, console, ground, place)
-        return _follow(config, ground, place)
+    if place.world_size == 1 and num_sft_ranks(config) > 1:
+        from async_rl.launch.sft_group import SftGroup
 
-
-def _speak(config: SftConfig, resume: Resume, console: Console, ground: Ground, place: Place) -> Exit:
-    mesh, is_told = MegatronMesh(), False
-
-    def train(start: SftStart, tell: Tell, stop: StopRequest) -> Exit:
-        nonlocal is_told
-        is_told = True
-        mesh.hear(start)
-        return run_sft(config, start, ground, place, tell=tell, is_stopping=lambda: stop.is_made)
-
-    try:
         with folder_of(config).locked():
-            return watch(config, resume, console, train)
-    finally:
-        if not is_told:
-            mesh.hear(None)
+            return watch(config, resume, console, SftGroup(config).train)
+    from async_rl.launch.sft_here import train_here
 
-
-def _follow(config: SftConfig, ground: Ground, place: Place) -> Exit:
-    """A rank that only trains."""
-    stop = StopRequest(lambda message: None)
-    start: SftStart | None = MegatronMesh().hear(None)
-    if start is None:
-        # Whoever speaks says why.
-        return Exit.FAILED
-    log_to(start.folder.logs / f"rank-{place.rank}.log")
-    stop.has_begun()
-    with stop.listening():
-        return run_sft(config, start, ground, place, tell=lambda event: None, is_stopping=lambda: stop.is_made)
-
-
-def watch(config: SftConfig, resume: Resume, console: Console, train: Train) -> Exit:
-    """Prepares the run's folder, has it trained, and shows and keeps what it is told."""
-    folder = folder_of(config)
-    checkpoint = begin_sft(config, resume, console)
-    log_to(folder.logs / LOG_NAME)
-    state = SftState(version=0, trained_tokens=0, run_hash=None)
-    if checkpoint is not None:
-        state = read_state(checkpoint, SftState)
-    sink = _open_sink(config, folder, state.run_hash)
-    view = open_sft_view(console)
-    watcher, stop = SftWatcher(config, state, view=view, sink=sink), StopRequest(view.say)
-
-    def tell(event: SftEvent) -> None:
-        if isinstance(event, Began):
-            stop.has_begun()
-        watcher.tell(event)
-
-    exit_ = Exit.FAILED
-    try:
-        with stop.listening():
-            model = make_model(config, folder.path / "new_model")
-            start = SftStart(folder=folder, model=model, checkpoint=checkpoint, run_hash=sink.run_hash())
-            exit_ = train(start, tell, stop)
-    except KeyboardInterrupt:
-        exit_ = Exit.STOPPED
-        raise
-    finally:
-        watcher.close()
-        summary = watcher.summary(exit_)
-        with writing("the summary", folder.summary):
-            folder.summary.write_bytes(summary.to_json())
-    console.print(sft_summary_page(summary, _places(config, folder, exit_)))
-    return exit_
-
-
-def _open_sink(config: SftConfig, folder: RunFolder, run_hash: str | None) -> MetricsSink:
-    sink = MetricsSink(
-        metrics=folder.metrics,
-        aim_repo=_aim_repo(config) if config.tracking.aim else None,
-        name=config.name,
-        params=plain_values(config),
-        run_hash=run_hash,
-    )
-    folder.keep_aim_run(sink.run_hash())
-    return sink
-
-
-def _aim_repo(config: SftConfig) -> Path:
-    return Path(config.tracking.aim_repo or config.runs_dir).absolute()
-
-
-def _places(config: SftConfig, folder: RunFolder, exit_: Exit) -> Places:
-    checkpoint = Checkpoints(folder.checkpoints, config.checkpoint.keep).latest
-    return Places(
-        run=str(folder.path),
-        checkpoint=str(checkpoint or ""),
-        model=config.output if exit_ is Exit.COMPLETED else "",
-        dashboard=f"async-rl dashboard --repo {_aim_repo(config)}" if config.tracking.aim else "",
-    )
+    return train_here(config, place, resume=resume, console=console)

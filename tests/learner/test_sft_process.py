@@ -17,7 +17,8 @@ from learner.megatron.runtime import Ground
 from learner.model_folder import create_model
 from learner.place import Place
 from learner.sft_events import Began, Checkpointed, Said, SftEvent, Stepped, Validated
-from learner.sft_process import SftStart, make_model, run_sft
+from learner.sft_process import run_sft
+from learner.sft_start import SftStart, make_model
 from tests.async_rl.data.chat_templates import save_chat_tokenizer
 
 pytestmark = pytest.mark.integration
