@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -160,6 +161,29 @@ def test_ctrl_c_under_torchrun_leaves_a_checkpoint_of_all_ranks(folder: Path) ->
     output = finish(begin(folder, "ranks", f"steps={stopped + 1}", "batch_size=48", "--resume", "auto"))
     assert f"Going on from version {stopped}" in output
     assert max(steps(folder, "ranks")) == stopped + 1
+
+
+def test_a_ray_group_stops_dies_and_goes_on_as_one_rank_does(folder: Path, ray_address: str) -> None:
+    words = ("steps=400", "batch_size=48", "parallel.dp=2", f"cluster.address={ray_address}")
+    process = begin(folder, "group", *words)
+    at_step(folder, "group", 4, process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, output
+    stopped = versions(folder, "group")[-1]
+
+    process = begin(folder, "group", *words, "--resume", "auto")
+    at_step(folder, "group", stopped + 4, process)
+    (pid,) = re.findall(r"rank-1 is process (\d+)", (folder / "runs/group/logs/rank-1.log").read_text())[-1:]
+    os.kill(int(pid), signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, output
+    assert "The run could not go on: rank-1 died" in output
+    kept = versions(folder, "group")[-1]
+    assert f"To go on from version {kept}: async-rl sft sft.yaml name=group" in output
+
+    finish(begin(folder, "group", f"steps={kept + 1}", "batch_size=48", "--resume", "auto"))
+    assert max(steps(folder, "group")) == kept + 1
 
 
 def test_a_mistake_is_said_once_whatever_the_number_of_ranks(folder: Path) -> None:
