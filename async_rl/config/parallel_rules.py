@@ -182,14 +182,16 @@ def _check_room(config: RunConfig) -> None:
     total, copy, left = cluster.num_nodes * cluster.gpus_per_node, parallel.ranks_of_copy, gpus_left(config)
     needed = copy * max(parallel.dp, 1)
     sizes = f"tp {parallel.tp} · pp {parallel.pp} · cp {parallel.cp}" + (f" · dp {parallel.dp}" if parallel.dp else "")
-    most_generators = (total - needed) // generation.tp
+    taken = total - left
+    most_generators = (total - needed - taken) // generation.tp + generation.num_generators
+    others = " and the reward model" if config.reward.model.path else ""
     refuse(
         left < needed,
-        f"{generation.num_generators} generators of {generation.tp} GPUs each leave {max(left, 0)} of the cluster's "
-        f"{total} GPUs, and the learner needs {needed} ({sizes})",
+        f"{generation.num_generators} generators of {generation.tp} GPUs each{others} leave {max(left, 0)} of the "
+        f"cluster's {total} GPUs, and the learner needs {needed} ({sizes})",
         place="generation.num_generators, generation.tp, learner.parallel, cluster.num_nodes, cluster.gpus_per_node",
         remedy=(f"set generation.num_generators={most_generators} or less, or " if most_generators > 0 else "")
-        + f"give {generation.num_generators * generation.tp + needed} GPUs",
+        + f"give {taken + needed} GPUs",
     )
     refuse(
         parallel.dp == 0 and left % copy != 0,

@@ -75,6 +75,11 @@ def test_generators_leave_room_for_a_copy_of_the_model() -> None:
     assert "leave 7 of the cluster's 16 GPUs, and the learner needs 8 (tp 8 · pp 1 · cp 1)" in error.problem
     assert error.remedy == "set generation.num_generators=8 or less, or give 17 GPUs"
     accepted(**{**options, "generation.num_generators": 8})
+    options |= {"reward.model.path": "classifier", "learner.parallel.dp": 1}
+    error = refusal(**{**options, "generation.num_generators": 8})
+    assert "8 generators of 1 GPUs each and the reward model leave 7" in error.problem
+    assert error.remedy == "set generation.num_generators=7 or less, or give 17 GPUs"
+    accepted(**{**options, "generation.num_generators": 7})
 
 
 def test_the_copies_that_are_asked_for_have_to_be_there() -> None:
