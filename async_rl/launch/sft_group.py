@@ -15,6 +15,7 @@ from ray.exceptions import RayError
 from async_rl.config.ranks import num_sft_ranks
 from async_rl.config.schema import SftConfig
 from async_rl.errors import RunError
+from async_rl.launch.cluster_address import check_cluster
 from async_rl.launch.deaths import account, culprit, ending
 from async_rl.launch.rank_group import RankGroup
 from async_rl.launch.ray_session import start_ray
@@ -41,6 +42,7 @@ class SftGroup:
             RunError: a rank died, or could not go on.
         """
         config = self._config
+        check_cluster(config.cluster.address)
         start_ray(config.cluster.address, num_cpus=num_sft_ranks(config))
         try:
             # Ray has set handlers of its own.

@@ -10,13 +10,17 @@ from rich.console import Console
 
 from async_rl.checkpoints import Checkpoints, SftState, read_state
 from async_rl.config.option import plain_values
+from async_rl.config.parallel_rules import check_layout_sizes
 from async_rl.config.schema import SftConfig
 from async_rl.disk import writing
 from async_rl.launch.process import log_to
 from async_rl.launch.sft_watcher import SftWatcher
 from async_rl.launch.start import Resume, begin_sft, folder_of
 from async_rl.launch.stop_request import StopRequest
+from async_rl.readiness import check_model_folder
 from async_rl.run_folder import RunFolder
+from async_rl.sizing.model_json import check_given, read_sizes
+from async_rl.sizing.sft import check_sft_fit
 from async_rl.summary import Exit
 from async_rl.terminal.sft_view import open_sft_view
 from async_rl.terminal.summary_page import Places, sft_summary_page
@@ -51,6 +55,7 @@ def watch(config: SftConfig, resume: Resume, console: Console, train: Train) -> 
     try:
         with stop.listening():
             model = make_model(config, folder.path / "new_model")
+            check_model(config, model)
             start = SftStart(folder=folder, model=model, checkpoint=checkpoint, run_hash=sink.run_hash())
             exit_ = train(start, tell, stop)
     except KeyboardInterrupt:
@@ -63,6 +68,15 @@ def watch(config: SftConfig, resume: Resume, console: Console, train: Train) -> 
             folder.summary.write_bytes(summary.to_json())
     console.print(sft_summary_page(summary, _places(config, folder, exit_)))
     return exit_
+
+
+def check_model(config: SftConfig, model: Path) -> None:
+    """Raises a `UserError` where there is no model, or the ranks cannot share or hold it."""
+    check_model_folder(model)
+    sizes = read_sizes(model)
+    check_given(config.model.sizes, sizes, model)
+    check_layout_sizes(config.parallel, sizes, "parallel")
+    check_sft_fit(config, sizes)
 
 
 def _open_sink(config: SftConfig, folder: RunFolder, run_hash: str | None) -> MetricsSink:
