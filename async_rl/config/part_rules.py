@@ -4,7 +4,7 @@ Owns what `rules` and `sft_rules` share, and how a contradiction is refused.
 Must not look at the machine or at any file.
 """
 
-from async_rl.config.schema import DataConfig, OptimizerConfig
+from async_rl.config.schema import DataConfig, OptimizerConfig, Schedule
 from async_rl.errors import ConfigError
 
 LATEST = "latest"
@@ -82,12 +82,7 @@ def check_optimizer(optimizer: OptimizerConfig, place: str, num_steps: int) -> N
         place=f"{place}.min_lr, {place}.lr",
         remedy=f"set {place}.min_lr={optimizer.lr:g} or less",
     )
-    refuse(
-        optimizer.warmup_steps >= num_steps,
-        f"{place}.warmup_steps={optimizer.warmup_steps} and only {num_steps} steps: the learning rate never gets there",
-        place=f"{place}.warmup_steps, steps",
-        remedy=f"set {place}.warmup_steps={num_steps - 1} or less",
-    )
+    _check_schedule(optimizer, place, num_steps)
     for name, beta in (("beta1", optimizer.beta1), ("beta2", optimizer.beta2)):
         refuse(
             beta == 1,
@@ -95,3 +90,27 @@ def check_optimizer(optimizer: OptimizerConfig, place: str, num_steps: int) -> N
             place=f"{place}.{name}",
             remedy="give a number below 1",
         )
+
+
+def _check_schedule(optimizer: OptimizerConfig, place: str, num_steps: int) -> None:
+    refuse(
+        optimizer.warmup_steps > 0 and optimizer.warmup_share > 0,
+        f"{place}.warmup_steps={optimizer.warmup_steps} and {place}.warmup_share={optimizer.warmup_share:g} both say "
+        "how long the warm-up is",
+        place=f"{place}.warmup_steps, {place}.warmup_share",
+        remedy="keep one of them",
+    )
+    option = "warmup_share" if optimizer.warmup_share else "warmup_steps"
+    warmup, decay = optimizer.warmup(num_steps), optimizer.decay(num_steps)
+    refuse(
+        warmup >= num_steps,
+        f"a warm-up of {warmup} and only {num_steps} steps: the learning rate never gets there",
+        place=f"{place}.{option}, steps",
+        remedy=f"set {place}.warmup_steps={num_steps - 1} or less",
+    )
+    refuse(
+        optimizer.schedule is Schedule.wsd and warmup + decay > num_steps,
+        f"{place}.schedule=wsd falls in {decay} of {num_steps} steps, and {warmup} of them are the warm-up",
+        place=f"{place}.decay_share, {place}.{option}",
+        remedy=f"lower {place}.decay_share or the warm-up",
+    )

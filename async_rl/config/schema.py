@@ -46,6 +46,7 @@ class Schedule(StrEnum):
     constant = "constant"
     linear = "linear"
     cosine = "cosine"
+    wsd = "wsd"
 
 
 class LearnTurns(StrEnum):
@@ -233,14 +234,30 @@ class OptimizerConfig:
     """AdamW and its learning rate."""
 
     lr: float = option(3e-4, "Peak learning rate.", exclusive_minimum=0)
-    schedule: Schedule = option(Schedule.constant, "After the warm-up: `constant`, `linear` or `cosine` to `min_lr`.")
+    schedule: Schedule = option(
+        Schedule.constant,
+        "After the warm-up: `constant`, `linear` or `cosine` to `min_lr`, or `wsd`: constant, then linear to `min_lr` "
+        "in the last `decay_share` of all steps.",
+    )
     warmup_steps: int = option(0, "Steps from 0 to `lr`.", minimum=0)
+    warmup_share: float = option(
+        0.0, "The same as a share of all steps, in the place of a number.", minimum=0, maximum=1
+    )
+    decay_share: float = option(0.2, "Of all steps, in which `wsd` falls.", exclusive_minimum=0, maximum=1)
     min_lr: float = option(0.0, "Where the schedule ends.", minimum=0)
     weight_decay: float = option(0.0, "Decoupled weight decay.", minimum=0)
     beta1: float = option(0.9, "Adam's first decay.", minimum=0, maximum=1)
     beta2: float = option(0.95, "Adam's second decay.", minimum=0, maximum=1)
     eps: float = option(1e-8, "Adam's epsilon.", exclusive_minimum=0)
     clip_grad_norm: float = option(1.0, "Gradients are scaled down to this norm; 0 turns it off.", minimum=0)
+
+    def warmup(self, num_steps: int) -> int:
+        """Steps of the warm-up, of so many in all."""
+        return self.warmup_steps or round(self.warmup_share * num_steps)
+
+    def decay(self, num_steps: int) -> int:
+        """Steps in which `wsd` falls, of so many in all; at least one."""
+        return max(1, round(self.decay_share * num_steps))
 
 
 @dataclass(frozen=True)

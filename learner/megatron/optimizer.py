@@ -14,8 +14,15 @@ from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
-from async_rl.config.schema import OptimizerConfig
+from async_rl.config.schema import OptimizerConfig, Schedule
 
+_STYLES = {
+    Schedule.constant: "constant",
+    Schedule.linear: "linear",
+    Schedule.cosine: "cosine",
+    # Warm-up, stable, decay (MiniCPM, arXiv:2404.06395).
+    Schedule.wsd: "WSD",
+}
 # What a parameter group has from the config; its learning rate is the schedule's.
 _OPTIONS = ("max_lr", "min_lr", "betas", "eps")
 
@@ -94,15 +101,17 @@ def _make_moments(parts: Sequence[MegatronOptimizer]) -> None:
 def _scheduler(optimizer: MegatronOptimizer, config: OptimizerConfig, num_steps: int) -> OptimizerParamScheduler:
     # Megatron's first step of a warm-up has learning rate 0 and does nothing. Starting one step further
     # on the same line, the first step takes lr / warmup_steps and step `warmup_steps` takes lr.
-    warmup_steps = max(config.warmup_steps - 1, 0)
+    warmup_steps = max(config.warmup(num_steps) - 1, 0)
     return OptimizerParamScheduler(
         optimizer,
-        init_lr=config.lr / max(config.warmup_steps, 1),
+        init_lr=config.lr / max(config.warmup(num_steps), 1),
         max_lr=config.lr,
         min_lr=config.min_lr,
         lr_warmup_steps=warmup_steps,
         lr_decay_steps=max(num_steps, warmup_steps + 1),
-        lr_decay_style=config.schedule.value,
+        lr_decay_style=_STYLES[config.schedule],
+        wsd_decay_steps=config.decay(num_steps),
+        lr_wsd_decay_style="linear",
         start_wd=config.weight_decay,
         end_wd=config.weight_decay,
         wd_incr_steps=0,

@@ -3,6 +3,7 @@
 import pytest
 
 from async_rl.config.rules import check_run, max_group_bytes
+from async_rl.config.schema import Schedule
 from tests.async_rl.config.sound import SOUND, accepted, refusal
 
 
@@ -145,6 +146,13 @@ def test_a_learning_rate_that_ends_above_its_peak_or_never_gets_there() -> None:
     )
     assert refusal(learner__optimizer__warmup_steps=100).remedy == "set learner.optimizer.warmup_steps=99 or less"
     accepted(learner__optimizer__warmup_steps=100, learner__mini_batches=2)
+    assert refusal(learner__optimizer__warmup_share=1.0).place == "learner.optimizer.warmup_share, steps"
+    both = refusal(learner__optimizer__warmup_steps=5, learner__optimizer__warmup_share=0.1)
+    assert both.remedy == "keep one of them"
+    longer = {"schedule": Schedule.wsd, "warmup_share": 0.6, "decay_share": 0.5}
+    assert refusal(**{f"learner__optimizer__{name}": value for name, value in longer.items()}).problem == (
+        "learner.optimizer.schedule=wsd falls in 50 of 100 steps, and 60 of them are the warm-up"
+    )
     assert refusal(learner__optimizer__beta2=1.0).place == "learner.optimizer.beta2"
 
 

@@ -236,6 +236,17 @@ def test_the_learning_rate_follows_the_schedule(
     assert rates == pytest.approx(expected, abs=1e-5)
 
 
+def test_a_rate_that_is_stable_for_long_falls_in_the_last_steps(
+    make_reference: MakeReference, open_backend: OpenBackend
+) -> None:
+    make_reference()
+    config = OptimizerConfig(lr=1.0, min_lr=0.1, schedule=Schedule.wsd, warmup_share=0.3, decay_share=0.5)
+    backend = open_backend(config, num_steps=6)
+    packed = PackedSequences.pack([[1, 2]])
+    rates = [backend.step([packed], scaled(1.0), temperature=1.0).lr for _ in range(6)]
+    assert rates == pytest.approx([0.5, 1.0, 1.0, 1.0, 0.7, 0.4], abs=1e-5)
+
+
 def test_policy_and_reference_live_in_one_process(make_reference: MakeReference, open_backend: OpenBackend) -> None:
     make_reference()
     packed = PackedSequences.pack([[1, 2, 3], [4, 5, 6, 7]])
