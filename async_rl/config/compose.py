@@ -56,6 +56,12 @@ def load_sft_config(path: Path, overrides: Sequence[str] = ()) -> SftConfig:
     return config
 
 
+def load_earlier_config(path: Path) -> RunConfig | SftConfig:
+    """What `dump_config` wrote, for either command; raises like `load_run_config`."""
+    first_line = path.read_text(encoding="utf-8").partition("\n")[0]
+    return load_sft_config(path) if SFT.schema_name in first_line else load_run_config(path)
+
+
 def dump_config(config: RunConfig | SftConfig) -> str:
     """The config as YAML, which loads again to an equal tree."""
     tree = RUN if isinstance(config, RunConfig) else SFT

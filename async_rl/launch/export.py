@@ -5,20 +5,54 @@ Owns what may be written over. What a model folder holds is the learner's.
 
 import os
 import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from async_rl.checkpoints import read_loop_state
-from async_rl.config.compose import load_run_config
+from async_rl.checkpoints import TrainingState, read_state
+from async_rl.config.compose import load_earlier_config
+from async_rl.config.rules import optimizer_steps
+from async_rl.config.schema import ModelConfig, OptimizerConfig, RunConfig, SftConfig
 from async_rl.disk import writing
 from async_rl.errors import ResourceError
+from async_rl.launch.sft_run import NEW_MODEL
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.runtime import Ground
 
 PLACE = "OUT"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What has to be known of a model that was trained."""
+
+    model: ModelConfig
+    optimizer: OptimizerConfig
+    num_steps: int
+    seed: int
+    num_threads: int
+
+    @classmethod
+    def by(cls, config: RunConfig | SftConfig, folder: Path) -> "Trained":
+        """By a run, or by a fine-tuning, whose new model lies in its folder."""
+        if isinstance(config, RunConfig):
+            return cls(
+                model=config.model,
+                optimizer=config.learner.optimizer,
+                num_steps=optimizer_steps(config),
+                seed=config.seed,
+                num_threads=config.learner.num_threads,
+            )
+        return cls(
+            model=replace(config.model, path=config.model.path or str(folder / NEW_MODEL)),
+            optimizer=config.optimizer,
+            num_steps=config.steps,
+            seed=config.seed,
+            num_threads=config.num_threads,
+        )
+
+
 def export_checkpoint(checkpoint: Path, folder: Path, *, force: bool = False) -> None:
-    """Writes the policy of `runs/NAME/checkpoints/VERSION` to a folder, made if missing.
+    """Writes the model of `runs/NAME/checkpoints/VERSION` to a folder, made if missing.
 
     Args:
         checkpoint: a folder that a run wrote.
@@ -29,7 +63,7 @@ def export_checkpoint(checkpoint: Path, folder: Path, *, force: bool = False) ->
         UserError: it is no checkpoint, the run's config or model folder is gone, or the folder holds something or
             cannot be written.
     """
-    read_loop_state(checkpoint)
+    read_state(checkpoint, TrainingState)
     config_path = checkpoint.absolute().parent.parent / "config.yaml"
     if not config_path.is_file():
         raise ResourceError(
@@ -38,20 +72,15 @@ def export_checkpoint(checkpoint: Path, folder: Path, *, force: bool = False) ->
             remedy="give a checkpoint in its run's folder: config.yaml says which model it is of",
         )
     check_target(folder, force=force)
-    config = load_run_config(config_path)
+    trained = Trained.by(load_earlier_config(config_path), config_path.parent)
     target = folder.resolve()
     beside = target.with_name(f".{target.name}.writing")
     with writing("the model", folder, remedy="free some disk, or choose a folder that you may write"):
         # Before the minutes that a large model takes to load.
         beside.mkdir(parents=True, exist_ok=True)
         try:
-            with Ground(seed=config.seed, num_threads=config.learner.num_threads) as ground:
-                backend = MegatronBackend(
-                    ground,
-                    config.model,
-                    config.learner.optimizer,
-                    num_steps=config.steps * config.learner.epochs * config.learner.mini_batches,
-                )
+            with Ground(seed=trained.seed, num_threads=trained.num_threads) as ground:
+                backend = MegatronBackend(ground, trained.model, trained.optimizer, num_steps=trained.num_steps)
                 try:
                     backend.load(checkpoint / "learner")
                     backend.export(beside)

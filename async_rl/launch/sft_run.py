@@ -29,6 +29,8 @@ from learner.sft_events import Began, SftEvent, Tell
 from learner.sft_start import SftStart, make_model
 
 LOG_NAME = "sft.log"
+NEW_MODEL = "new_model"
+"""Folder, in the run's, of a model that was made for it."""
 
 Train = Callable[[SftStart, Tell, StopRequest], Exit]
 """(start, tell, stop) → how it ended: whoever has the ranks train."""
@@ -54,7 +56,7 @@ def watch(config: SftConfig, resume: Resume, console: Console, train: Train) -> 
     exit_ = Exit.FAILED
     try:
         with stop.listening():
-            model = make_model(config, folder.path / "new_model")
+            model = make_model(config, folder.path / NEW_MODEL)
             check_model(config, model)
             start = SftStart(folder=folder, model=model, checkpoint=checkpoint, run_hash=sink.run_hash())
             exit_ = train(start, tell, stop)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from async_rl.config.compose import dump_config, load_run_config, load_sft_config
-from async_rl.config.schema import Dtype, OverBound, RunConfig
+from async_rl.config.compose import dump_config, load_earlier_config, load_run_config, load_sft_config
+from async_rl.config.schema import Dtype, OverBound, RunConfig, SftConfig, SftDataConfig
 from async_rl.errors import ConfigError
 
 HEAD = "defaults: [run_schema, _self_]\n"
@@ -17,6 +17,13 @@ def write(folder: Path, text: str, name: str = "run.yaml") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def test_what_either_command_wrote_is_read_as_that_commands(tmp_path: Path) -> None:
+    tuned = SftConfig(data=SftDataConfig(task="tasks.py:Sum", max_prompt_tokens=16))
+    assert load_earlier_config(write(tmp_path, dump_config(tuned), "sft.yaml")) == tuned
+    run = load_run_config(write(tmp_path, RUNNABLE))
+    assert load_earlier_config(write(tmp_path, dump_config(run), "again.yaml")) == run
 
 
 def refused(path: Path, *overrides: str) -> ConfigError:

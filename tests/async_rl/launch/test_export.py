@@ -7,9 +7,9 @@ import pytest
 
 from async_rl.checkpoints import LoopState
 from async_rl.config.compose import dump_config
-from async_rl.config.schema import RunConfig
+from async_rl.config.schema import Dtype, ModelConfig, RunConfig, SftConfig
 from async_rl.errors import ResourceError
-from async_rl.launch.export import check_target, export_checkpoint
+from async_rl.launch.export import Trained, check_target, export_checkpoint
 from async_rl.ledger import LedgerSnapshot
 from tests.async_rl.launch.earlier import checkpoint
 
@@ -31,6 +31,13 @@ def test_a_checkpoint_without_its_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match=r"no .*config\.yaml beside the checkpoint"):
         export_checkpoint(tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_fine_tunings_new_model_lies_in_its_folder(tmp_path: Path) -> None:
+    trained = Trained.by(SftConfig(steps=7, model=ModelConfig(dtype=Dtype.bfloat16)), tmp_path)
+    assert trained.model == ModelConfig(path=str(tmp_path / "new_model"), dtype=Dtype.bfloat16)
+    assert trained.num_steps == 7
+    assert Trained.by(SftConfig(model=ModelConfig(path="m")), tmp_path).model.path == "m"
 
 
 def test_what_is_there_already_is_replaced_only_where_that_is_wanted_and_only_a_model(tmp_path: Path) -> None:
