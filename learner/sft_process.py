@@ -116,14 +116,14 @@ def _tell_nobody(event: SftEvent) -> None:
 
 def _examples(config: SftConfig, model: Path, *, is_held_out: bool, tell: Tell) -> Sequence[Example]:
     data, tokenizer, max_tokens = config.data, Tokenizer(model), _max_tokens(config, model)
-    rows = load_sft_rows(data, is_held_out=is_held_out, seed=config.seed)
-    chats = [row for row in rows if isinstance(row, Chat)]
+    loaded = load_sft_rows(data, is_held_out=is_held_out, seed=config.seed)
+    chats = [row for row in loaded.rows if isinstance(row, Chat)]
     if chats:
         built = ExampleSet.of_chats(chats, tokenizer, learn=data.learn_turns, max_tokens=max_tokens)
     else:
-        pairs = [row for row in rows if isinstance(row, Row)]
+        pairs = [row for row in loaded.rows if isinstance(row, Row)]
         built = ExampleSet.of_pairs(pairs, tokenizer, max_prompt_tokens=data.max_prompt_tokens, max_tokens=max_tokens)
-    for message in built.messages:
+    for message in loaded.messages + built.messages:
         tell(Said(message=message))
     return built.examples
 

@@ -55,7 +55,8 @@ def load_rows(config: DataConfig, *, is_held_out: bool, seed: int) -> Sequence[R
     """
     if config.task:
         return _make_rows(config, is_held_out=is_held_out, seed=seed)
-    return [to_row(record, config) for record in load_records(config, is_held_out=is_held_out)]
+    records = load_records(config, is_held_out=is_held_out)
+    return [to_row(record, config) for record in taken(records, config, is_held_out=is_held_out)]
 
 
 def load_task(spec: str) -> Task:
@@ -97,7 +98,7 @@ def _make_rows(config: DataConfig, *, is_held_out: bool, seed: int) -> Sequence[
 
 
 def load_records(config: DataConfig, *, is_held_out: bool) -> list[Record]:
-    """The rows of one split's JSONL or parquet file as they stand in it, at most as many as the config says.
+    """The rows of one split's JSONL or parquet file as they stand in it; none where no file is named.
 
     Raises:
         DataError: the file is missing, malformed, or has no rows.
@@ -105,7 +106,11 @@ def load_records(config: DataConfig, *, is_held_out: bool) -> list[Record]:
     option, name = ("data.evaluate", config.evaluate) if is_held_out else ("data.train", config.train)
     if is_held_out and not name:
         return []
-    records = _read_file(Path(name), option)
+    return _read_file(Path(name), option)
+
+
+def taken(records: list[Record], config: DataConfig, *, is_held_out: bool) -> list[Record]:
+    """Of a file's rows the first, as many as the config says."""
     limit = config.num_evaluate if is_held_out else config.num_train
     return records[:limit] if limit else records
 

@@ -66,6 +66,8 @@ class SftWatcher:
             case Validated():
                 self._validated(event)
             case Checkpointed():
+                times = {"sft/checkpoint_s": event.stood_s, "sft/checkpoint_write_s": event.write_s}
+                self._write(event.step, times)
                 self._show(replace(self._status, checkpoint=event.folder))
             case _:
                 assert_never(event)
@@ -111,13 +113,12 @@ class SftWatcher:
             "sft/memory_gib": event.memory_gib,
         }
         self._write(event.step, scalars)
-        losses = (*self._status.losses, result.loss)
-        self._show(replace(self._status, step=event.step, last=step, losses=losses))
+        self._show(replace(self._status, step=event.step, last=step, losses=self._summary.losses))
 
     def _validated(self, event: Validated) -> None:
         self._summary.validated(loss=event.loss, best_step=event.best_step, best_loss=event.best_loss)
         self._write(event.step, {"sft/validation_loss": event.loss})
-        validations = (*self._status.validations, event.loss)
+        validations = self._summary.validations
         self._show(replace(self._status, validations=validations, best_step=event.best_step, best_loss=event.best_loss))
 
     def _show(self, status: SftStatus) -> None:

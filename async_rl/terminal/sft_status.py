@@ -3,6 +3,7 @@
 Owns the words between whoever watches it and whoever draws it. Pure.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -35,9 +36,9 @@ class SftStatus:
     """Steps done before this launch."""
     num_ranks: int = 1
     last: Step | None = None
-    losses: tuple[float, ...] = ()
+    losses: Sequence[float] = ()
     """Of every step of this launch."""
-    validations: tuple[float, ...] = ()
+    validations: Sequence[float] = ()
     best_step: int = 0
     """Of the lowest validation loss; 0 before the first."""
     best_loss: float | None = None

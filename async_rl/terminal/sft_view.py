@@ -110,11 +110,8 @@ def _curves(status: SftStatus) -> Table:
 
 def _speed(status: SftStatus, step: Step) -> Text:
     ranks = "1 rank" if status.num_ranks == 1 else f"{status.num_ranks} ranks"
-    return Text(
-        f"{'speed':<10} {step.tokens_per_s:,.0f} tokens/s  MFU {step.mfu:.1%}  {ranks}, {step.memory_gib:.1f} GiB at most   "
-        f"lr {step.lr:.1e}  grad norm {step.grad_norm:.3f}",
-        overflow="fold",
-    )
+    speed = f"{step.tokens_per_s:,.0f} tokens/s  MFU {step.mfu:.1%}  {ranks}, {step.memory_gib:.1f} GiB at most"
+    return Text(f"{'speed':<10} {speed}   lr {step.lr:.1e}  grad norm {step.grad_norm:.3f}", overflow="fold")
 
 
 def _left(status: SftStatus) -> str:

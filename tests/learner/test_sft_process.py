@@ -14,10 +14,11 @@ from async_rl.errors import ConfigError
 from async_rl.run_folder import RunFolder
 from async_rl.summary import Exit
 from learner.megatron.runtime import Ground
+from learner.mesh import SingleRank
 from learner.model_folder import create_model
 from learner.place import Place
 from learner.sft_events import Began, Checkpointed, Said, SftEvent, Stepped, Validated
-from learner.sft_process import run_sft
+from learner.sft_process import agreed, run_sft
 from learner.sft_start import SftStart, make_model
 from tests.async_rl.data.chat_templates import save_chat_tokenizer
 
@@ -122,3 +123,15 @@ def test_the_loss_of_a_conversation_is_that_of_transformers_on_the_assistants_to
 def test_rows_may_not_be_longer_than_the_model_reads(chats: SftConfig, tmp_path: Path, ground: Ground) -> None:
     with pytest.raises(ConfigError, match=r"data\.max_tokens=9999, and the model reads 256 tokens at most"):
         train(replace(chats, data=replace(chats.data, max_tokens=9999)), tmp_path / "run", ground)
+
+
+def test_a_mistake_of_one_rank_is_raised_and_work_without_one_is_done() -> None:
+    mistake = ConfigError("no", place="here", remedy="yes")
+
+    def fail() -> int:
+        raise mistake
+
+    assert agreed(SingleRank(), 0, lambda: 7) == 7
+    with pytest.raises(ConfigError) as caught:
+        agreed(SingleRank(), 0, fail)
+    assert caught.value is mistake

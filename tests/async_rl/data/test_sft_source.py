@@ -19,7 +19,7 @@ MESSAGES = [{"role": "user", "content": "1+1"}, {"role": "assistant", "content":
 def load(path: Path, *records: object, **options: object) -> list[Row | Chat]:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     config = SftDataConfig(train=str(path), **options)  # type: ignore[arg-type]
-    return list(load_sft_rows(config, is_held_out=False, seed=0))
+    return list(load_sft_rows(config, is_held_out=False, seed=0).rows)
 
 
 def test_rows_with_messages_are_conversations(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_parquet_gives_the_same(tmp_path: Path) -> None:
     records = [{"messages": [MESSAGES[0], {**MESSAGES[1], "name": "a"}]}, {"messages": MESSAGES}]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "rows.parquet")
     config = SftDataConfig(train=str(tmp_path / "rows.parquet"))
-    read = load_sft_rows(config, is_held_out=False, seed=0)
+    read = load_sft_rows(config, is_held_out=False, seed=0).rows
     assert [row.messages for row in read if isinstance(row, Chat)] == [record["messages"] for record in records]
 
 
@@ -55,4 +55,16 @@ def test_a_row_of_another_kind_than_the_first_is_refused(tmp_path: Path) -> None
 
 def test_a_task_makes_pairs() -> None:
     config = SftDataConfig(task="async_rl.data.tasks.addition:Addition", num_train=3)
-    assert all(isinstance(row, Row) for row in load_sft_rows(config, is_held_out=False, seed=0))
+    assert all(isinstance(row, Row) for row in load_sft_rows(config, is_held_out=False, seed=0).rows)
+
+
+def test_what_a_limit_leaves_of_a_file_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps({"messages": MESSAGES}) for _ in range(1500)))
+    config = SftDataConfig(train=str(path), evaluate=str(path), num_train=0, num_evaluate=7)
+    assert load_sft_rows(config, is_held_out=False, seed=0).messages == []
+    held_out = load_sft_rows(config, is_held_out=True, seed=0)
+    assert len(held_out.rows) == 7
+    assert held_out.messages == [
+        "Of the 1,500 rows of data.evaluate the first 7 are taken; data.num_evaluate=0 takes all."
+    ]
