@@ -120,7 +120,7 @@ class SummaryBuilder:
         self.generators = GeneratorTotals()
         self._earlier_tokens = trained_tokens
         self._trained = TrainedTotals(version=version)
-        self._checkpointed = deepcopy(self._trained)
+        self._at_checkpoints = {version: deepcopy(self._trained)}
         self._began_s: float | None = None
         self._last_s: float | None = None
         self._is_training = False
@@ -148,14 +148,17 @@ class SummaryBuilder:
         self._busy_s += metrics.scalars["learner/step_s"]
         self._trained.add(version, metrics)
 
-    def checkpointed(self) -> None:
-        """All batches so far are covered."""
-        self._checkpointed = deepcopy(self._trained)
+    def checkpoint_begun(self, version: int) -> None:
+        """One that covers all batches so far."""
+        self._at_checkpoints[version] = deepcopy(self._trained)
 
-    def rolled_back(self, version: int, *, is_training: bool) -> None:
-        """The run has gone back to its last checkpoint, of `version`, or to its start; see `Observer.rolled_back`."""
-        assert version == self._checkpointed.version, (version, self._checkpointed.version)
-        self._trained = deepcopy(self._checkpointed)
+    def rolled_back(self, version: int, *, trained_tokens: int, is_training: bool) -> None:
+        """The run has gone back to a checkpoint of `version`, perhaps an earlier run's, or to its start.
+
+        See `Observer.rolled_back`.
+        """
+        self._trained = deepcopy(self._at_checkpoints.get(version, TrainedTotals(version=version)))
+        self._earlier_tokens = trained_tokens - self._trained.tokens
         self._evaluations = [e for e in self._evaluations if e.version <= version]
         self._is_training = is_training
 

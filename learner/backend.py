@@ -10,13 +10,14 @@ Every method is called by all ranks of a learner at once, with the micro-batches
 Legend: M scored tokens of a micro-batch, R of them in a tile; V vocabulary, K words of it in a tile.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, Self
 
 import torch
 
+from async_rl.checksums import Checksum
 from learner.packing import PackedSequences
 from learner.truncation import Truncation
 
@@ -81,14 +82,28 @@ class LazyLogits(Protocol):
         scored tokens and some words of the vocabulary, or where ranks share it, of this rank's part."""
 
 
+class Snapshot(Protocol):
+    """A model at one moment, apart from the one that goes on training."""
+
+    def write(self, folder: Path) -> Mapping[str, Checksum]:
+        """Writes it to a folder, made if missing, and returns when everything is on the disk.
+
+        In any thread, by all ranks at once, one snapshot after the other. The rank that speaks is told the checksum of
+        each file that a rank wrote, by its name in the folder.
+
+        Raises:
+            ResourceError: the disk is full, or the folder cannot be written.
+        """
+
+
 class Trainable(Protocol):
     """A model with its optimizer, schedule and random state."""
 
-    def save(self, folder: Path) -> None:
-        """Writes weights, optimizer, schedule and random state to a folder, made if missing."""
+    def snapshot(self) -> Snapshot:
+        """What weights, optimizer, schedule and random state are now; training may go on while it is written."""
 
     def load(self, folder: Path) -> None:
-        """Takes back what `save` wrote; training then goes on as if it had not stopped."""
+        """Takes back what a snapshot wrote; training then goes on as if it had not stopped."""
 
     def close(self) -> None:
         """Gives up process groups and threads; nothing may be called afterwards."""

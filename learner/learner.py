@@ -4,7 +4,7 @@
         │ meanwhile: updater.score_arrival                                            │
       publisher.publish(v + 1) ◄── policy.named_weights, every `weights.publish_every` ◄┤  first: generators wait
       source.commit(v + 1, metrics) ◄───────────────────────────────────────────────────┤  then the ledger
-      updater.save ──► source.complete_checkpoint, every `checkpoint.every` ◄───────────┘
+      updater.snapshot ──► thread: write ──► source.complete_checkpoint, now and then ◄─┘
 
 All ranks go through this at once, each with its shard of the batch. One of them speaks for all: it commits, publishes
 and completes checkpoints; the others help to bring weights and checkpoints together.
@@ -28,6 +28,7 @@ from async_rl.sizing.flops import ModelFlops
 from async_rl.weights.transport import WeightPublisher
 from learner.batch import TrainingBatch
 from learner.batch_source import BatchSource, OnArrival
+from learner.checkpoint_writer import CheckpointWriter, WriteTimes
 from learner.memory import peak_memory_gib
 from learner.mesh import Mesh, SingleRank
 from learner.metrics import step_metrics
@@ -96,6 +97,7 @@ class Learner:
         self._skipped_in_a_row = {"policy": 0, "critic": 0}
         # What was resumed from is a checkpoint of its version already.
         self._saved_version = version if version > 0 else None
+        self._writer = CheckpointWriter(clock)
         self._started_s = clock()
         self._idle_s = 0.0
 
@@ -108,6 +110,7 @@ class Learner:
 
         Raises:
             NonFiniteError: more than `learner.max_skipped` steps in a row had to be skipped.
+            ResourceError: a checkpoint could not be written.
         """
         self._publish()
         while True:
@@ -119,8 +122,11 @@ class Learner:
                 break
             self._train(answer, wait_s=wait_s, watch=watch)
         logger.info("the run is over: %s", answer.reason)
-        if answer.checkpoint:
-            self._checkpoint()
+        if answer.checkpoint and self._saved_version != self._version:
+            self._begin_checkpoint()
+        self._writer.finish()
+        if self._mesh.is_speaker:
+            self._source.await_checkpoint()
         self._roles.policy.export(self._run_folder / "model")
 
     def _train(self, received: Batch, *, wait_s: float, watch: Stopwatch) -> None:
@@ -136,6 +142,8 @@ class Learner:
             self._publish()
         publish_s = watch.lap()
         memory_gib = self._mesh.largest(peak_memory_gib())
+        every = self._config.checkpoint.every
+        checkpoint = received.checkpoint or bool(every and self._version % every == 0)
         if self._mesh.is_speaker:
             metrics = step_metrics(batch, scores, outcome, components=self._config.advantage.reward_components)
             metrics.scalars.update(self._efficiency(outcome, score_s + update_s, memory_gib))
@@ -145,10 +153,9 @@ class Learner:
                 "learner/publish_s": publish_s,
                 "learner/metrics_s": watch.lap(),
             }
-            self._commit(metrics, wait_s, times)
-        every = self._config.checkpoint.every
-        if every and self._version % every == 0:
-            self._checkpoint()
+            self._commit(metrics, wait_s, times, checkpoint=checkpoint)
+        if checkpoint:
+            self._begin_checkpoint()
 
     @property
     def _on_arrival(self) -> OnArrival | None:
@@ -163,7 +170,7 @@ class Learner:
         assert oldest <= staleness.max or staleness.over_bound is OverBound.train, (oldest, staleness.max)
         return batch
 
-    def _commit(self, metrics: StepMetrics, wait_s: float, times: dict[str, float]) -> None:
+    def _commit(self, metrics: StepMetrics, wait_s: float, times: dict[str, float], *, checkpoint: bool) -> None:
         step_s = sum(times.values())
         counters = {
             "learner/wait_s": wait_s,
@@ -173,7 +180,8 @@ class Learner:
             "learner/elapsed_s": self._clock() - self._started_s,
         }
         scalars = metrics.scalars | times | counters
-        self._source.commit(self._version, msgspec.structs.replace(metrics, scalars=scalars))
+        metrics = msgspec.structs.replace(metrics, scalars=scalars)
+        self._source.commit(self._version, metrics, checkpoint=checkpoint)
 
     def _efficiency(self, outcome: UpdateOutcome, busy_s: float, memory_gib: float) -> dict[str, float]:
         """Of the passes and steps of a batch."""
@@ -193,14 +201,15 @@ class Learner:
         else:
             self._source.publish(self._publisher.publish(self._version, weights))
 
-    def _checkpoint(self) -> None:
-        if self._saved_version == self._version:
-            return
-        folder = self._run_folder / "checkpoints" / f".writing-{self._version:08d}"
-        self._updater.save(folder)
-        if self._mesh.is_speaker:
-            self._source.complete_checkpoint(self._version, folder)
-        self._saved_version = self._version
+    def _begin_checkpoint(self) -> None:
+        version = self._saved_version = self._version
+        folder = self._run_folder / "checkpoints" / f".writing-{version:08d}"
+
+        def tell(times: WriteTimes) -> None:
+            if self._mesh.is_speaker:
+                self._source.complete_checkpoint(version, folder, times)
+
+        self._writer.begin(self._updater.snapshot, folder, tell)
 
     def _count_skipped(self, outcome: UpdateOutcome) -> None:
         for model, steps in (("policy", outcome.steps), ("critic", outcome.critic_steps)):

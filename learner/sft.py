@@ -8,6 +8,7 @@ what happens stands behind `Tell`. Knows no files but the run's checkpoints.
 """
 
 import math
+import queue
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,11 +26,13 @@ from async_rl.errors import NonFiniteError
 from async_rl.sizing.flops import ModelFlops, causal_pairs
 from async_rl.summary import Exit
 from learner.backend import StepResult, TokenScores, TrainBackend
+from learner.checkpoint_writer import CheckpointWriter, WriteTimes
 from learner.memory import peak_memory_gib
 from learner.mesh import Mesh
 from learner.micro_batch_plan import MicroBatchPlanner
 from learner.sft_batch import ShardBatch
 from learner.sft_events import Checkpointed, Stepped, Tell, Validated
+from learner.training_snapshot import TrainingSnapshot
 
 TEMPERATURE = 1.0
 MAX_SKIPPED = 5
@@ -83,6 +86,9 @@ class SftTrainer:
         )
         # What was resumed from is a checkpoint of its step already.
         self._saved_step = state.version
+        self._writer = CheckpointWriter(clock)
+        self._written: queue.SimpleQueue[Checkpointed] = queue.SimpleQueue()
+        """Whole, and not told yet: who is told hears this thread alone."""
 
     def load(self, checkpoint: Path) -> None:
         """Goes on from a checkpoint of the state's version."""
@@ -93,7 +99,14 @@ class SftTrainer:
 
         Raises:
             NonFiniteError: one step after the other has a loss that is not finite.
+            ResourceError: a checkpoint could not be written.
         """
+        exit_ = self._train(examples, held_out)
+        self._writer.finish()
+        self._tell_of_checkpoints()
+        return exit_
+
+    def _train(self, examples: Sequence[Example], held_out: Sequence[Example]) -> Exit:
         config = self._config
         order = EpochOrder(len(examples), seed=config.seed, shuffle=config.data.shuffle)
         for step in range(self._state.version + 1, config.steps + 1):
@@ -105,7 +118,8 @@ class SftTrainer:
             is_stopping = self._mesh.anyone(self._is_stopping()) and not is_last
             every = config.checkpoint.every
             if is_last or is_stopping or (every and step % every == 0):
-                self._save()
+                self._begin_checkpoint()
+            self._tell_of_checkpoints()
             if is_stopping:
                 return Exit.STOPPED
         return Exit.COMPLETED
@@ -180,13 +194,25 @@ class SftTrainer:
         state = self._state
         self._tell(Validated(step=step, loss=loss, best_step=state.best_step, best_loss=state.best_loss))
 
-    def _save(self) -> None:
-        step = self._state.version
-        if self._saved_step == step:
+    def _begin_checkpoint(self) -> None:
+        if self._saved_step == self._state.version:
             return
-        written = self._checkpoints.beside(step)
-        self._backend.save(written / "learner")
-        if self._mesh.is_speaker:
-            folder = self._checkpoints.complete(written, self._state)
-            self._tell(Checkpointed(step=step, folder=str(folder)))
-        self._saved_step = step
+        state = self._state
+        written = self._checkpoints.beside(state.version)
+
+        def complete(times: WriteTimes) -> None:
+            if self._mesh.is_speaker:
+                folder = self._checkpoints.complete(written, state)
+                self._written.put(
+                    Checkpointed(step=state.version, folder=str(folder), stood_s=times.stood_s, write_s=times.write_s)
+                )
+
+        self._writer.begin(self._snapshot, written, complete)
+        self._saved_step = state.version
+
+    def _snapshot(self) -> TrainingSnapshot:
+        return TrainingSnapshot(models={"learner": self._backend.snapshot()}, is_speaker=self._mesh.is_speaker)
+
+    def _tell_of_checkpoints(self) -> None:
+        while not self._written.empty():
+            self._tell(self._written.get())

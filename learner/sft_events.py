@@ -61,6 +61,10 @@ class Checkpointed:
 
     step: int
     folder: str
+    stood_s: float
+    """Training stood still for it."""
+    write_s: float
+    """It was written beside training."""
 
 
 SftEvent = Said | Began | Stepped | Validated | Checkpointed

@@ -43,6 +43,7 @@ from learner.policy_step import PolicyStep
 from learner.rewards import shape_rewards
 from learner.roles import Roles
 from learner.scoring import Scorer, ScoringPlan
+from learner.training_snapshot import TrainingSnapshot
 from learner.truncation import Truncation
 
 KL_FILE = "kl.json"
@@ -140,16 +141,19 @@ class Updater:
         trained = bool(outcome.steps) + bool(outcome.critic_steps)
         return forward * (plan.policy + plan.reference + plan.values + 3 * self._config.learner.epochs * trained)
 
-    def save(self, folder: Path) -> None:
-        """Writes what training goes on from: `learner/`, `critic/` and the KL's coefficient."""
-        self._roles.policy.save(folder / "learner")
+    def snapshot(self) -> TrainingSnapshot:
+        """What training goes on from, at this moment: `learner/`, `critic/` and the KL's coefficient."""
+        models = {"learner": self._roles.policy.snapshot()}
         if self._roles.critic is not None:
-            self._roles.critic.save(folder / "critic")
-        if self._mesh.is_speaker:
-            (folder / KL_FILE).write_text(json.dumps({"coef": self._kl.coef}), encoding="utf-8")
+            models["critic"] = self._roles.critic.snapshot()
+        return TrainingSnapshot(
+            models=models,
+            files={KL_FILE: json.dumps({"coef": self._kl.coef}).encode()},
+            is_speaker=self._mesh.is_speaker,
+        )
 
     def load(self, folder: Path) -> None:
-        """Takes back what `save` wrote."""
+        """Takes back what a snapshot wrote."""
         self._roles.policy.load(folder / "learner")
         if self._roles.critic is not None:
             self._roles.critic.load(folder / "critic")

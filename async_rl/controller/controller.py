@@ -7,8 +7,9 @@
     learner    ──Published───────► sent on to every generator, and to each that comes later
                ──BatchRequest────► held until coordinator.select has a batch ──Batch──► its shard of it
                                    or, if it scores meanwhile, a group of its version lies in the buffer ──Arrival──►
-               ──Commit──────────► coordinator.commit: version + 1 opens room for new leases
-               ──CheckpointWritten► loop state beside it, rename, trim the journal ──CheckpointKept──►
+               ──Commit──────────► coordinator.commit: version + 1 opens room for new leases; with a checkpoint begun,
+                                   the loop's state is taken down
+               ──CheckpointWritten► that state beside it, rename, trim the journal ──CheckpointKept──►
     clock      ──────────────────► leases that are over, generators that fell silent
     supervisor ──learner died────► back to the last checkpoint, until the next life's ranks are named
 
@@ -185,7 +186,9 @@ class Controller:
             self._published_version = None
             if self.phase is not Phase.STARTING and state.version < self._config.steps:
                 self.phase = Phase.TRAINING
-            self._observer.rolled_back(state.version, is_training=self.phase is Phase.TRAINING)
+            self._observer.rolled_back(
+                state.version, trained_tokens=state.trained_tokens, is_training=self.phase is Phase.TRAINING
+            )
         return folder
 
     def learner_left(self) -> None:
@@ -273,7 +276,7 @@ class Controller:
         self._published_version = manifest.version
 
     def _commit(self, commit: Commit) -> None:
-        if not self._learner.commit(commit):
+        if not self._learner.commit(commit, next_evaluation_id=self._next_evaluation_id):
             return
         every = self._config.evaluation.every
         if commit.version == self._config.steps:

@@ -2,8 +2,8 @@
 
     BatchRequest ► held until the coordinator has a batch; every rank that asks for a shard gets the same bytes,
                    and a rank that can score meanwhile a group that the learner's version sampled, one at a time
-    Commit ► coordinator.commit
-    CheckpointWritten ► the loop's state beside it, rename, trim the journal; CheckpointKept
+    Commit ► coordinator.commit; if the learner begins a checkpoint with it, the loop's state is taken down
+    CheckpointWritten, versions later perhaps ► that state beside it, rename, trim the journal; CheckpointKept
 
 Ranks compute together, so what one of them has been told all are told: a batch that is out goes to everybody who asks
 for its version, whatever has happened since, and the end comes to all ranks at the same version. A rank may be ahead of
@@ -14,6 +14,7 @@ Owns who waits for what, and which groups the journal may forget after the next 
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -37,6 +38,16 @@ from async_rl.protocol import (
 logger = logging.getLogger(__name__)
 
 HELD_WARNING_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Begun:
+    """A checkpoint that the learner writes."""
+
+    state: LoopState
+    """Of its version, whatever came since."""
+    trained: list[int]
+    """Groups that it covers and the one before did not: the journal forgets them with it."""
 
 
 class LearnerDesk:
@@ -76,7 +87,11 @@ class LearnerDesk:
         self._kept_version: int | None = None
         """Of the last checkpoint."""
         self._trained: list[int] = []
-        """Trained since the last checkpoint."""
+        """Trained since the last checkpoint that was begun."""
+        self._begun: dict[int, _Begun] = {}
+        """Checkpoints in the making, by version."""
+        self._wants_checkpoint = False
+        """Of the version that the next batch makes."""
 
     def request(self, peer: str, request: BatchRequest) -> None:
         """A rank wants the batch of its version, or asks again since no answer came."""
@@ -99,7 +114,11 @@ class LearnerDesk:
         """From now on a batch could have been formed: who waited for engines to start waits from here."""
         self._waiting_since_s = self._warned_s = self._clock()
 
-    def commit(self, commit: Commit) -> bool:
+    def want_checkpoint(self) -> None:
+        """The next batch that is formed is to end with one."""
+        self._wants_checkpoint = True
+
+    def commit(self, commit: Commit, *, next_evaluation_id: int) -> bool:
         """The batch is trained. False, and nothing changes, for a commit that was heard already."""
         if commit.version <= self._coordinator.version:
             return False
@@ -109,6 +128,8 @@ class LearnerDesk:
         self._coordinator.commit(commit.version)
         self._forget_batch()
         self._observer.stepped(commit.version, commit.metrics, self._clock())
+        if commit.checkpoint:
+            self._begin(next_evaluation_id)
         return True
 
     async def complete_checkpoint(self, peer: str, written: CheckpointWritten, *, next_evaluation_id: int) -> None:
@@ -116,23 +137,30 @@ class LearnerDesk:
 
         Told twice, it answers twice.
         """
-        assert written.version == self._coordinator.version, (written.version, self._coordinator.version)
-        if self._kept_version != written.version:
-            self._keep(written, next_evaluation_id)
+        if self._kept_version is None or written.version > self._kept_version:
+            if written.version not in self._begun:
+                # The end's, which no commit told of: training waits for it.
+                assert written.version == self._coordinator.version, (written.version, self._coordinator.version)
+                self._begin(next_evaluation_id)
+            self._keep(written, self._begun.pop(written.version))
         await self._peers.send(peer, CheckpointKept(version=written.version))
 
-    def _keep(self, written: CheckpointWritten, next_evaluation_id: int) -> None:
+    def _begin(self, next_evaluation_id: int) -> None:
         state = LoopState(
-            version=written.version,
+            version=self._coordinator.version,
             ledger=self._coordinator.snapshot(),
             trained_tokens=self._trained_tokens,
             next_evaluation_id=next_evaluation_id,
             run_hash=self._observer.run_hash,
         )
-        folder = self._checkpoints.complete(Path(written.folder), state)
-        self._journal.remove(self._trained)
+        self._begun[state.version] = _Begun(state=state, trained=self._trained)
         self._trained = []
-        self._observer.checkpointed(folder, written.version)
+        self._observer.checkpoint_begun(state.version)
+
+    def _keep(self, written: CheckpointWritten, begun: _Begun) -> None:
+        folder = self._checkpoints.complete(Path(written.folder), begun.state)
+        self._journal.remove(begun.trained)
+        self._observer.checkpointed(folder, written.version, stood_s=written.stood_s, write_s=written.write_s)
         self._kept_version = written.version
 
     async def serve(self) -> None:
@@ -188,7 +216,9 @@ class LearnerDesk:
             groups=decision.groups,
             shards=self._dealer.deal(decision.groups),
             count=self._dealer.num_shards,
+            checkpoint=self._wants_checkpoint,
         )
+        self._wants_checkpoint = False
 
     def _forget_batch(self) -> None:
         self._shards = []

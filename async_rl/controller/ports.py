@@ -97,12 +97,19 @@ class Observer(Protocol):
 
     def reported(self, name: str, stats: GeneratorStats, now_s: float) -> None: ...
 
-    def checkpointed(self, folder: Path, version: int) -> None: ...
+    def checkpoint_begun(self, version: int) -> None:
+        """The learner begins to write one of its present version."""
+        ...
 
-    def rolled_back(self, version: int, *, is_training: bool) -> None:
-        """The run has gone back to the last checkpoint, of `version` (0: or to its start); what came later is undone.
+    def checkpointed(self, folder: Path, version: int, *, stood_s: float, write_s: float) -> None:
+        """It is whole; training stood still for it, and it was written beside training."""
+        ...
 
-        `is_training` is False where no batch may be generated yet, or the last one was trained before.
+    def rolled_back(self, version: int, *, trained_tokens: int, is_training: bool) -> None:
+        """The run has gone back to a checkpoint, of `version` (0: or to its start); what came later is undone.
+
+        `trained_tokens` were trained until then. `is_training` is False where no batch may be generated yet, or the
+        last one was trained before.
         """
         ...
 

@@ -165,17 +165,22 @@ class Telemetry:
             self._paces[name] = Pace(stats)
         self._paces[name].report(stats)
 
-    def checkpointed(self, folder: Path, version: int) -> None:
+    def checkpoint_begun(self, version: int) -> None:
+        """The learner begins to write one of its present version."""
+        self._summary.checkpoint_begun(version)
+
+    def checkpointed(self, folder: Path, version: int, *, stood_s: float, write_s: float) -> None:
         """A checkpoint is whole."""
-        self._summary.checkpointed()
+        self._record({"learner/checkpoint_s": stood_s, "learner/checkpoint_write_s": write_s}, step=version)
         self._progress.checkpoint = str(folder)
 
-    def rolled_back(self, version: int, *, is_training: bool) -> None:
+    def rolled_back(self, version: int, *, trained_tokens: int, is_training: bool) -> None:
         """What came after `version` is undone: it stays in metrics.jsonl and in Aim, as after a resume, and nowhere
         else."""
         self._version = version
         self._trained_log.forget_from(version)
-        self._summary.rolled_back(version, is_training=is_training)
+        self._summary.rolled_back(version, trained_tokens=trained_tokens, is_training=is_training)
+        self._first_version = min(self._first_version, version)
         del self._progress.rewards[version - self._first_version :]
         self._progress.published_s.clear()
         if self._progress.evaluation is not None and self._progress.evaluation.version > version:

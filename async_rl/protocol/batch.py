@@ -60,6 +60,8 @@ class Batch(Message, frozen=True, kw_only=True):
     parts: list[GroupPart]
     """In the outline's order. Empty where a batch has fewer trajectories than shards."""
     shard: int = 0
+    checkpoint: bool = False
+    """One is to be written of the version that this batch makes."""
 
     def __post_init__(self) -> None:
         """Raises `ValueError`, on the wire too."""
@@ -79,7 +81,13 @@ class Batch(Message, frozen=True, kw_only=True):
 
     @classmethod
     def cut(
-        cls, *, version: int, groups: Sequence[TrajectoryGroup], shards: Sequence[Sequence[int]], count: int
+        cls,
+        *,
+        version: int,
+        groups: Sequence[TrajectoryGroup],
+        shards: Sequence[Sequence[int]],
+        count: int,
+        checkpoint: bool = False,
     ) -> list[Self]:
         """All shards of a batch.
 
@@ -88,6 +96,7 @@ class Batch(Message, frozen=True, kw_only=True):
             groups: of the batch.
             shards: who trains each trajectory of each group, below `count`.
             count: how many shards there are.
+            checkpoint: see the field.
         """
         outline = [_outline(group, own) for group, own in zip(groups, shards, strict=True)]
         parts: list[list[GroupPart]] = [[] for _ in range(count)]
@@ -97,7 +106,10 @@ class Batch(Message, frozen=True, kw_only=True):
                 parts[shard].append(
                     GroupPart(group=index, prompt_token_ids=group.prompt_token_ids, trajectories=trajectories)
                 )
-        return [cls(version=version, shard=shard, outline=outline, parts=own) for shard, own in enumerate(parts)]
+        return [
+            cls(version=version, shard=shard, outline=outline, parts=own, checkpoint=checkpoint)
+            for shard, own in enumerate(parts)
+        ]
 
 
 def _outline(group: TrajectoryGroup, shards: Sequence[int]) -> GroupOutline:

@@ -12,7 +12,7 @@ from async_rl.protocol.trajectory import TrajectoryGroup
 from async_rl.protocol.weights import Activation, WeightManifest
 from async_rl.protocol.wire import Message
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 class Role(StrEnum):
@@ -155,6 +155,8 @@ class Commit(Message, frozen=True, kw_only=True):
 
     version: int
     metrics: StepMetrics
+    checkpoint: bool = False
+    """The learner begins to write one of `version`: whoever has the loop's part keeps that of now."""
 
 
 class CheckpointWritten(Message, frozen=True, kw_only=True):
@@ -162,6 +164,10 @@ class CheckpointWritten(Message, frozen=True, kw_only=True):
 
     version: int
     folder: str
+    stood_s: float = 0.0
+    """Training stood still for it."""
+    write_s: float = 0.0
+    """It was written beside training."""
 
 
 class CheckpointKept(Message, frozen=True, kw_only=True):

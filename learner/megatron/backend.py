@@ -21,6 +21,7 @@ from learner.megatron.head import Head, output_layer, scored_rows
 from learner.megatron.lora import Lora
 from learner.megatron.network import Network
 from learner.megatron.runtime import Ground
+from learner.megatron.snapshot import MegatronSnapshot
 from learner.megatron.weights import named_weights
 from learner.output_layer import HiddenLogits, OutputLayer
 from learner.packing import PackedSequences
@@ -141,12 +142,12 @@ class MegatronBackend:
         """Gradients that the last `step` used, clipped, in Hugging Face names; valid until the next."""
         return named_weights(self._network.chunks, self._network.shape, _gradient_of)
 
-    def save(self, folder: Path) -> None:
-        """Writes a Megatron distributed checkpoint: weights, optimizer, schedule, random states."""
-        self._network.save(folder)
+    def snapshot(self) -> MegatronSnapshot:
+        """See `Trainable`."""
+        return self._network.snapshot()
 
     def load(self, folder: Path) -> None:
-        """Takes back what `save` wrote; a `ModelError` where the folder is none, or of another model."""
+        """Takes back what a snapshot wrote; a `ModelError` where the folder is none, or of another model."""
         self._network.load(folder)
 
     def export(self, folder: Path) -> None:

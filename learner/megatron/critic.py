@@ -14,6 +14,7 @@ from learner.backend import StepResult, ValueLoss
 from learner.megatron.head import Head, scored_rows, value_head
 from learner.megatron.network import Network
 from learner.megatron.runtime import Ground
+from learner.megatron.snapshot import MegatronSnapshot
 from learner.packing import PackedSequences
 
 
@@ -46,12 +47,12 @@ class MegatronCritic:
 
         return self._network.step(micro_batches, loss_of)
 
-    def save(self, folder: Path) -> None:
-        """Writes a Megatron distributed checkpoint: weights, optimizer, schedule, random states."""
-        self._network.save(folder)
+    def snapshot(self) -> MegatronSnapshot:
+        """See `Trainable`."""
+        return self._network.snapshot()
 
     def load(self, folder: Path) -> None:
-        """Takes back what `save` wrote; a `ModelError` where the folder is none, or of another model."""
+        """Takes back what a snapshot wrote; a `ModelError` where the folder is none, or of another model."""
         self._network.load(folder)
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ from learner.megatron.model import HiddenStates, build_chunks
 from learner.megatron.optimizer import GuardedOptimizer
 from learner.megatron.replicas import Replicas
 from learner.megatron.runtime import Ground
+from learner.megatron.snapshot import MegatronSnapshot
 from learner.megatron.weights import load_shard
 from learner.model_shape import read_shape
 from learner.packing import PackedSequences
@@ -76,6 +77,7 @@ class Network:
         self.folder = Path(model.path)
         self.dtype: torch.dtype = getattr(torch, model.dtype.value)
         self.shape = read_shape(self.folder)
+        self._ground = ground
         self._parallel = ground.parallel
         self._chunks = build_chunks(self.shape, self.dtype, head, parallel=ground.parallel, recompute=recompute)
         load_shard(self._chunks, self.shape, self.folder, head)
@@ -152,15 +154,15 @@ class Network:
         grad_norm, is_updated = self._optimizer.step(total)
         return StepResult(loss=total, grad_norm=grad_norm, lr=lr, skipped=not is_updated)
 
-    def save(self, folder: Path) -> None:
-        """Writes a Megatron distributed checkpoint: weights, optimizer, schedule, random states."""
+    def snapshot(self) -> MegatronSnapshot:
+        """Copies weights, optimizer, schedule and random states to the host's memory."""
         assert self._optimizer is not None
-        checkpoint.save(folder, self.chunks, self._optimizer)
+        return checkpoint.take_snapshot(self._ground, self.chunks, self._optimizer)
 
     def load(self, folder: Path) -> None:
-        """Takes back what `save` wrote; a `ModelError` where the folder is none, or of another model."""
+        """Takes back what a snapshot wrote; a `ModelError` where the folder is none, or of another model."""
         assert self._optimizer is not None
-        checkpoint.load(folder, self.chunks, self._optimizer)
+        checkpoint.load(folder, self._ground, self.chunks, self._optimizer)
 
     def close(self) -> None:
         """Gives up the model; the ground stays."""

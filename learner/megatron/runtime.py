@@ -33,6 +33,13 @@ def device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if USE_CUDA else torch.device("cpu")
 
 
+def seed_random(seed: int) -> None:
+    """Sets all random states of this process; those that ranks do not share follow from its place."""
+    torch.manual_seed(seed)
+    # Megatron adds small offsets to the seed for its named states, and refuses to see one twice.
+    model_parallel_cuda_manual_seed(seed, te_rng_tracker=USE_TE)
+
+
 class Ground:
     """What all networks of a process stand on: one at a time, joined by all ranks at once, closed when they are done.
 
@@ -42,6 +49,8 @@ class Ground:
     parallel: ParallelConfig
     """With `dp` as it came out."""
     seed: int
+    writers: dist.ProcessGroup
+    """All ranks, for what they tell each other while they write a checkpoint beside training."""
 
     def __init__(
         self,
@@ -72,9 +81,8 @@ class Ground:
             torch.set_num_threads(num_threads)
         _meet(place, timeout_s)
         _make_groups(self.parallel, timeout_s)
-        torch.manual_seed(seed)
-        # Megatron adds small offsets to the seed for its named states, and refuses to see one twice.
-        model_parallel_cuda_manual_seed(seed, te_rng_tracker=USE_TE)
+        self.writers = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        seed_random(seed)
 
     def close(self) -> None:
         """Leaves the other ranks; networks on this ground are of no use after it."""

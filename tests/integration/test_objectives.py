@@ -75,8 +75,8 @@ def first_weights(roles: Roles, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """Where policy and critic are put back to."""
     folder = tmp_path_factory.mktemp("first-weights")
     assert roles.critic is not None
-    roles.policy.save(folder / "policy")
-    roles.critic.save(folder / "critic")
+    roles.policy.snapshot().write(folder / "policy")
+    roles.critic.snapshot().write(folder / "critic")
     return folder
 
 

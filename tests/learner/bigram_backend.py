@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from async_rl.checksums import Checksum
 from async_rl.sizing.flops import ModelFlops
 from learner.backend import LazyLogits, LossFunction, ScoringBackend, StepResult, TokenScores, ValueLoss
 from learner.logit_statistics import FAR
@@ -19,6 +20,18 @@ from learner.truncation import Truncation
 
 VOCABULARY = 12
 FLOPS = ModelFlops(per_token=100, per_scored_token=10, per_pair=1)
+
+
+class TableSnapshot:
+    """A table at one moment."""
+
+    def __init__(self, table: Tensor) -> None:
+        self._table = table
+
+    def write(self, folder: Path) -> dict[str, Checksum]:
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(self._table, folder / "table.pt")
+        return {"table.pt": Checksum.of(folder / "table.pt")}
 
 
 class Table:
@@ -47,10 +60,9 @@ class Table:
                 self.table -= self._lr * gradient
         return StepResult(loss=total, grad_norm=float(gradient.norm()), lr=self._lr, skipped=not is_finite)
 
-    def save(self, folder: Path) -> None:
-        self.calls.append("save")
-        folder.mkdir(parents=True, exist_ok=True)
-        torch.save(self.table.detach(), folder / "table.pt")
+    def snapshot(self) -> "TableSnapshot":
+        self.calls.append("snapshot")
+        return TableSnapshot(self.table.detach().clone())
 
     def load(self, folder: Path) -> None:
         with torch.no_grad():
@@ -138,7 +150,7 @@ class BigramBackend(Table):
 
     def export(self, folder: Path) -> None:
         self.calls.append("export")
-        self.save(folder)
+        TableSnapshot(self.table.detach()).write(folder)
 
 
 class TableLogits:

@@ -19,16 +19,20 @@ from async_rl.protocol import (
     Commit,
     End,
     Hello,
+    PeerMessage,
     Refused,
     Role,
     StepMetrics,
     TrajectoryGroup,
 )
 from learner.batch_source import ControllerBatchSource
+from learner.checkpoint_writer import WriteTimes
 from tests.learner.groups import make_group, make_trajectory, random_batch
 
 LIMIT = 1 << 20
 LEARNER = "learner-0-a"
+TIMES = WriteTimes(stood_s=0.25, write_s=2.0)
+WRITTEN = CheckpointWritten(version=4, folder="there", stood_s=0.25, write_s=2.0)
 
 
 @pytest.fixture
@@ -161,11 +165,33 @@ async def test_the_end_comes_instead_of_a_batch(controller: ControllerSocket, so
 async def test_a_checkpoint_is_complete_once_the_controller_says_so(
     controller: ControllerSocket, source: ControllerBatchSource
 ) -> None:
-    completing = asyncio.create_task(asyncio.to_thread(source.complete_checkpoint, 4, Path("there")))
-    assert await controller.receive() == (LEARNER, CheckpointWritten(version=4, folder="there"))
+    source.complete_checkpoint(4, Path("there"), TIMES)
+    completing = asyncio.create_task(asyncio.to_thread(source.await_checkpoint))
+    assert await controller.receive() == (LEARNER, WRITTEN)
     assert not completing.done()
     await controller.send(LEARNER, CheckpointKept(version=4))
     await completing
+
+
+async def test_a_checkpoint_that_becomes_whole_while_the_learner_waits_is_told_of_and_its_keeping_heard(
+    controller: ControllerSocket, source: ControllerBatchSource
+) -> None:
+    asked = asyncio.create_task(asyncio.to_thread(source.next_batch, 6))
+    assert await controller.receive() == (LEARNER, BatchRequest(version=6))
+    source.complete_checkpoint(4, Path("there"), TIMES)
+    heard = [message async for message in until_written(controller)]
+    assert set(map(type, heard)) <= {BatchRequest}
+    await controller.send(LEARNER, CheckpointKept(version=4))
+    end = End(reason="enough", checkpoint=False)
+    await controller.send(LEARNER, end)
+    assert await asked == end
+    # It was kept: nothing to wait for.
+    source.await_checkpoint()
+
+
+async def until_written(controller: ControllerSocket) -> AsyncIterator[PeerMessage]:
+    while (message := (await controller.receive())[1]) != WRITTEN:
+        yield message
 
 
 async def test_a_commit_waits_for_nobody(controller: ControllerSocket, source: ControllerBatchSource) -> None:

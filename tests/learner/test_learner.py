@@ -4,10 +4,12 @@ import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
 from async_rl.balance import GroupLengths, group_cost
+from async_rl.checksums import damage
 from async_rl.config.objective import AdvantageConfig, Estimator
 from async_rl.config.schema import (
     CheckpointConfig,
@@ -21,6 +23,7 @@ from async_rl.errors import NonFiniteError
 from async_rl.protocol import Batch, End, StepMetrics, WeightManifest
 from learner.batch import TrainingBatch
 from learner.batch_source import OnArrival
+from learner.checkpoint_writer import WriteTimes
 from learner.learner import Learner
 from learner.roles import Roles
 from tests.learner.bigram_backend import FLOPS, BigramBackend, BigramCritic
@@ -60,6 +63,8 @@ class ListedBatches:
         self.heard: list[str] = []
         self.metrics: dict[int, StepMetrics] = {}
         self.folders: list[Path] = []
+        self.begun: list[int] = []
+        """Checkpoints that a commit told of."""
 
     def next_batch(self, version: int, on_arrival: OnArrival | None = None) -> Batch | End:
         del on_arrival
@@ -67,16 +72,21 @@ class ListedBatches:
             return End(reason="enough", checkpoint=self._checkpoint)
         return random_batch(num_groups=2, group_size=4, version=version, seed=version)
 
-    def commit(self, version: int, metrics: StepMetrics) -> None:
+    def commit(self, version: int, metrics: StepMetrics, *, checkpoint: bool = False) -> None:
         self.heard.append(f"commit {version}")
+        self.begun += [version] * checkpoint
         self.metrics[version] = metrics
 
     def publish(self, manifest: WeightManifest) -> None:
         self.heard.append(f"publish {manifest.version}")
 
-    def complete_checkpoint(self, version: int, folder: Path) -> None:
+    def complete_checkpoint(self, version: int, folder: Path, times: WriteTimes) -> None:
+        assert times.stood_s >= 0 and times.write_s >= 0
         self.heard.append(f"checkpoint {version}")
         self.folders.append(folder)
+
+    def await_checkpoint(self) -> None:
+        assert all(f"checkpoint {v}" in self.heard for v in self.begun), "the writer is waited for first"
 
 
 def config(
@@ -141,8 +151,24 @@ def test_a_checkpoint_is_written_beside_every_so_often_and_at_the_end(tmp_path: 
     source = ListedBatches(5, checkpoint=True)
     run(source, config(steps=5, checkpoint_every=2), tmp_path)
     assert [line for line in source.heard if "checkpoint" in line] == ["checkpoint 2", "checkpoint 4", "checkpoint 5"]
+    assert source.begun == [2, 4], "of the end's version there is no further commit"
     assert source.folders[0] == tmp_path / "checkpoints" / ".writing-00000002"
     assert (source.folders[0] / "learner" / "table.pt").is_file()
+    assert all(damage(folder) is None for folder in source.folders)
+
+
+class AskedFor(ListedBatches):
+    """The batch of version 1 is to end with a checkpoint."""
+
+    def next_batch(self, version: int, on_arrival: OnArrival | None = None) -> Batch | End:
+        answer = super().next_batch(version)
+        return msgspec.structs.replace(answer, checkpoint=version == 1) if isinstance(answer, Batch) else answer
+
+
+def test_a_checkpoint_is_written_where_a_batch_asks_for_it(tmp_path: Path) -> None:
+    source = AskedFor(4)
+    run(source, config(steps=4), tmp_path)
+    assert source.begun == [2] and source.heard.count("checkpoint 2") == 1
 
 
 @pytest.mark.parametrize("every", [0, 2])

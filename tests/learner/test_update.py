@@ -237,7 +237,7 @@ def test_an_adaptive_coefficient_moves_and_comes_back_from_a_checkpoint(tmp_path
     updater, batch = updater_of(BigramBackend(), options), built(random_batch(num_groups=2, group_size=4))
     assert updater.update(batch, updater.score(batch)).kl_coef == 0.5
     assert updater.update(batch, updater.score(batch)).kl_coef == pytest.approx(0.5 * (1 + 0.2 * 8 / 100))
-    updater.save(tmp_path)
+    updater.snapshot().write(tmp_path)
     other = updater_of(BigramBackend(), options)
     other.load(tmp_path)
     assert other.update(batch, other.score(batch)).kl_coef == pytest.approx(0.5 * (1 + 0.2 * 8 / 100) ** 2)

@@ -59,7 +59,8 @@ class Hall:
         self.desk.request(rank, BatchRequest(version=version, shard=SHARDS[rank], num_arrivals=num_arrivals))
 
     def commit(self, version: int) -> None:
-        assert self.desk.commit(Commit(version=version, metrics=StepMetrics(scalars={"learner/tokens": 1.0})))
+        commit = Commit(version=version, metrics=StepMetrics(scalars={"learner/tokens": 1.0}))
+        assert self.desk.commit(commit, next_evaluation_id=0)
 
     def heard(self, rank: str) -> list[ControllerMessage]:
         """Since it was last asked."""

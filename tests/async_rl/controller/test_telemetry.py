@@ -182,7 +182,7 @@ def test_a_snapshot_shows_where_the_run_is(desk: Desk, tmp_path: Path) -> None:
     desk.telemetry.reported("generator-0", stats(100, 10.0, 9.0), 101.0)
     desk.telemetry.evaluated(EvaluationResult(version=0, reward=0.25, greedy=0.5, num_answers=4, num_failed=1))
     desk.telemetry.stepped(1, STEP, 105.0)
-    desk.telemetry.checkpointed(tmp_path / "00000001", 1)
+    desk.telemetry.checkpointed(tmp_path / "00000001", 1, stood_s=0.25, write_s=2.0)
     desk.tick(106.0)
     shown = desk.view.snapshots[-1]
     assert (shown.version, shown.steps, shown.elapsed_s, shown.training_s, shown.eta_s) == (1, 10, 6.0, 5.0, 45.0)
@@ -202,14 +202,16 @@ def test_what_a_restart_undid_is_neither_shown_nor_in_the_log_of_what_trained(de
         desk.telemetry.trained(version - 1, [make_group(version)])
         desk.telemetry.stepped(version, STEP, 105.0)
         if version == 1:
-            desk.telemetry.checkpointed(tmp_path / "00000001", 1)
+            desk.telemetry.checkpoint_begun(1)
+    desk.telemetry.checkpointed(tmp_path / "00000001", 1, stood_s=0.25, write_s=2.0)
     desk.telemetry.evaluated(EvaluationResult(version=3, reward=0.25, greedy=0.5, num_answers=4, num_failed=0))
-    desk.telemetry.rolled_back(1, is_training=True)
+    desk.telemetry.rolled_back(1, trained_tokens=800, is_training=True)
     desk.tick(106.0)
     shown = desk.view.snapshots[-1]
     assert (shown.version, shown.rewards, shown.staleness, shown.evaluation) == (1, (0.75,), (600, 200), None)
     assert [batch.group_ids for batch in desk.trained_log.read()] == [[1]]
     assert desk.values("reward/mean") == [0.75] * 3, "metrics keep it, as they do after a resume"
+    assert desk.values("learner/checkpoint_s") == [0.25] and desk.values("learner/checkpoint_write_s") == [2.0]
 
 
 def test_an_evaluation_without_an_answer_has_no_number(desk: Desk) -> None:

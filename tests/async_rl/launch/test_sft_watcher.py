@@ -75,7 +75,7 @@ def test_without_a_terminal_there_are_lines(watcher: SftWatcher, shown: StringIO
     watcher.tell(STEP)
     watcher.tell(replace(STEP, step=6))
     watcher.tell(VALIDATED)
-    watcher.tell(Checkpointed(step=6, folder="runs/it/checkpoints/00000006"))
+    watcher.tell(Checkpointed(step=6, folder="runs/it/checkpoints/00000006", stood_s=0.25, write_s=2.0))
     assert shown.getvalue().splitlines() == [
         "3 of 9 rows are [too] long",
         "Training on 1,234 rows, 56 held out.",

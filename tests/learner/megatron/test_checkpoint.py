@@ -39,7 +39,7 @@ def test_a_fresh_process_goes_on_bit_for_bit(
     with open_learner(tmp_path / "model") as backend:
         for index in range(3):
             take_step(backend, index)
-        backend.save(tmp_path / "checkpoint")
+        backend.snapshot().write(tmp_path / "checkpoint")
         expected = take_step(backend, 3)
         uninterrupted = weights_of(backend)
     command = learner_command(tmp_path / "model", tmp_path / "checkpoint", "go-on")
@@ -52,7 +52,7 @@ def test_loading_undoes_what_came_after_the_save(make_reference: MakeReference, 
     make_reference()
     with open_learner(tmp_path / "model") as backend:
         take_step(backend, 0)
-        backend.save(tmp_path / "checkpoint")
+        backend.snapshot().write(tmp_path / "checkpoint")
         saved, drawn = weights_of(backend), torch.rand(3)
         second = take_step(backend, 1)
         backend.load(tmp_path / "checkpoint")
@@ -65,7 +65,7 @@ def test_the_options_are_those_of_the_resumed_config(make_reference: MakeReferen
     make_reference()
     with open_learner(tmp_path / "model", OptimizerConfig(lr=1e-2, warmup_steps=4)) as backend:
         take_step(backend, 0)
-        backend.save(tmp_path / "checkpoint")
+        backend.snapshot().write(tmp_path / "checkpoint")
     with open_learner(tmp_path / "model", OptimizerConfig(lr=4e-3, warmup_steps=4)) as backend:
         backend.load(tmp_path / "checkpoint")
         assert take_step(backend, 1).lr == pytest.approx(2e-3)
@@ -81,7 +81,7 @@ def test_a_checkpoint_of_another_model_is_refused(make_reference: MakeReference,
     make_reference()
     make_reference(folder="wider", hidden_size=128)
     with open_learner(tmp_path / "model") as backend:
-        backend.save(tmp_path / "checkpoint")
+        backend.snapshot().write(tmp_path / "checkpoint")
     with open_learner(tmp_path / "wider") as backend, pytest.raises(ModelError, match="cannot be read") as caught:
         backend.load(tmp_path / "checkpoint")
     assert caught.value.place == str(tmp_path / "checkpoint")
@@ -90,7 +90,7 @@ def test_a_checkpoint_of_another_model_is_refused(make_reference: MakeReference,
 def test_a_torn_checkpoint_is_refused(make_reference: MakeReference, tmp_path: Path) -> None:
     make_reference()
     with open_learner(tmp_path / "model") as backend:
-        backend.save(tmp_path / "checkpoint")
+        backend.snapshot().write(tmp_path / "checkpoint")
         for file in (tmp_path / "checkpoint").glob("*.distcp"):
             file.write_bytes(file.read_bytes()[:4000])
         with pytest.raises(ModelError, match="cannot be read"):

@@ -160,7 +160,7 @@ def test_training_goes_on_bit_for_bit_after_a_restart(
     critic = open_critic(config, dtype=dtype)
     for _ in range(3):
         critic.step(*split(ALL[:2], ALL[2:]))
-    critic.save(tmp_path / "checkpoint")
+    critic.snapshot().write(tmp_path / "checkpoint")
     expected = critic.step(*split(ALL))
     resumed = open_critic(config, dtype=dtype)
     resumed.load(tmp_path / "checkpoint")
@@ -195,6 +195,6 @@ def test_the_checkpoint_of_a_policy_is_refused(
     make_reference: MakeReference, open_backend: OpenBackend, open_critic: OpenCritic, tmp_path: Path
 ) -> None:
     make_reference(tie_word_embeddings=False)
-    open_backend(OptimizerConfig()).save(tmp_path / "checkpoint")
+    open_backend(OptimizerConfig()).snapshot().write(tmp_path / "checkpoint")
     with pytest.raises(ModelError, match="cannot be read"):
         open_critic(PARITY).load(tmp_path / "checkpoint")

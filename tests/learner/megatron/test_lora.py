@@ -177,7 +177,7 @@ def save(place: Place, folder: Path, checkpoint: Path, parallel: ParallelConfig)
         policy = open_backend(ground, folder)
         micro_batches = [PackedSequences.pack(SEQUENCES)]
         steps(policy, micro_batches, 2)
-        policy.save(checkpoint)
+        policy.snapshot().write(checkpoint)
         return steps(policy, micro_batches, 2)
 
 

@@ -45,7 +45,7 @@ def main(model: Path, checkpoint: Path, action: str) -> None:
         take_step(backend, 0)
         number = 0
         while True:
-            backend.save(checkpoint / str(number))
+            backend.snapshot().write(checkpoint / str(number))
             number += 1
             print("saved", flush=True)
 
