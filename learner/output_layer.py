@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from learner.products import multiply
 from learner.vocabulary import VocabularyShard
 
 CPU_TILE = (256, 2048)
@@ -34,7 +35,7 @@ class OutputLayer:
 
     def logits(self, hidden: Tensor, words: slice) -> Tensor:
         """[R, H] to logits [R, K] of some words of this part, float32 or wider, in memory of the caller's."""
-        logits = torch.mm(hidden, self.weight[words].t())
+        logits = multiply(hidden, self.weight[words])
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from learner.backend import LazyLogits, TokenScores
 from learner.logit_statistics import FAR, LogitStatistics, lowered, measure
 from learner.output_layer import OutputLayer, tiles_of_rows, tiles_of_whole_rows, tiles_of_words
+from learner.products import multiply, multiply_transposed
 from learner.truncation import Truncation
 
 
@@ -226,20 +227,12 @@ def _back_propagate(
                 places, is_inside = asked.places(rows, words)
                 of_logits.scatter_add_(1, places, torch.where(is_inside, slopes.label[rows, None], 0.0))
             narrow = of_logits.to(hidden.dtype)
-            _add_product(of_states, narrow, layer.weight[words])
+            of_states += multiply(narrow, layer.weight[words].t())
             if of_weight is not None:
-                _add_product(of_weight[words], narrow.t(), states)
+                of_weight[words] += multiply_transposed(narrow, states)
         if hidden.dtype != wide:
             of_hidden[rows] = of_states
     if layer.gradient is not None and needs_weight:
         # Autograd's hooks wait for a gradient: here is one without memory.
         return of_hidden, layer.weight.new_zeros(()).expand_as(layer.weight)
     return of_hidden, of_weight
-
-
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a·b, added in the wider format of the total."""
-    if total.dtype == a.dtype:
-        total.addmm_(a, b)
-    else:
-        total += torch.mm(a, b)

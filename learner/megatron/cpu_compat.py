@@ -19,11 +19,12 @@ from megatron.core.dist_checkpointing.strategies import state_dict_saver
 from megatron.core.distributed import param_and_grad_buffer
 from megatron.core.optimizer import clip_grads, distrib_optimizer, grad_scaler, optimizer
 from megatron.core.pipeline_parallel import schedules
-from megatron.core.tensor_parallel import random
+from megatron.core.tensor_parallel import layers, random
 from megatron.core.transformer import utils as transformer_utils
 from megatron.core.transformer.moe import moe_utils, token_dispatcher
 
 from learner.megatron.adam import FusedLayoutAdamW
+from learner.megatron.cpu_linear import linear
 
 # Modules whose functions name the device or the tensor type as a literal.
 _LITERAL_CUDA: tuple[ModuleType, ...] = (
@@ -58,6 +59,7 @@ def install() -> None:
             function.__code__ = _with_cpu_constants(function.__code__)
     _use_adam_with_fused_layout()
     _send_tokens_to_experts()
+    layers.linear_with_grad_accumulation_and_async_allreduce = layers.linear_with_frozen_weight = linear
     random._CUDA_RNG_STATE_TRACKER = CpuRngTracker()
     random._CUDA_RNG_STATE_TRACKER_INITIALIZED = True
     # What recomputation saves and sets back.

@@ -30,6 +30,7 @@ from torch import Tensor
 from async_rl.config.parallel import ParallelConfig, Recompute
 from async_rl.errors import ConfigError
 from learner.megatron import runtime
+from learner.megatron.activation import swiglu
 from learner.megatron.attention import SegmentAttention
 from learner.megatron.context import ContextAttention
 from learner.megatron.head import Head, ValueHead
@@ -138,6 +139,8 @@ def _transformer_config(
         qk_layernorm=shape.qk_norm,
         gated_linear_unit=True,
         activation_func=torch.nn.functional.silu,
+        # Of the layer spec: ours.
+        use_te_activation_func=not runtime.USE_TE,
         add_bias_linear=False,
         add_qkv_bias=shape.qkv_bias,
         attention_dropout=0.0,
@@ -228,6 +231,8 @@ def _layer_spec(shape: ModelShape, cp: int) -> ModuleSpec:
     else:
         spec = get_gpt_layer_local_spec(num_experts=num_experts, qk_layernorm=shape.qk_norm, normalization="RMSNorm")
         spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = RmsNorm
+        mlp = spec.submodules.mlp.submodules
+        (mlp if num_experts is None else mlp.experts.submodules).activation_func = swiglu
     attention = spec.submodules.self_attention.submodules
     if not runtime.USE_TE and shape.qk_norm:
         attention.q_layernorm = attention.k_layernorm = RmsNorm

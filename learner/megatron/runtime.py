@@ -16,7 +16,7 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from async_rl.config.parallel import ParallelConfig
 from async_rl.errors import ConfigError, ResourceError
-from learner.megatron import cpu_compat
+from learner.megatron import cpu_compat, cpu_memory
 from learner.place import Place
 
 USE_CUDA = torch.cuda.is_available()
@@ -78,6 +78,7 @@ class Ground:
             torch.cuda.set_device(place.local_rank)
         else:
             cpu_compat.install()
+            cpu_memory.settle()
             torch.set_num_threads(num_threads)
         _meet(place, timeout_s)
         _make_groups(self.parallel, timeout_s)
