@@ -7,6 +7,7 @@
     │   ├── ModelError               a model folder or an unsupported architecture
     │   ├── RewardError              a reward function that cannot be used, or what it returned
     │   └── ResourceError            a port, /dev/shm, a folder or a disk
+    │       └── DamagedCheckpoint    a file of a checkpoint that is not what was written
     └── RunError (RuntimeError)      a run that could not go on; exit code 1
         ├── ChannelError             a peer that refused us, or that we refused
         ├── WeightsError             a published version that cannot be read whole
@@ -58,6 +59,10 @@ class RewardError(UserError):
 
 class ResourceError(UserError):
     """The machine lacks something: a port, shared memory, a folder, disk space."""
+
+
+class DamagedCheckpoint(ResourceError):
+    """A file of a checkpoint is missing, cut, or not what was written."""
 
 
 class RunError(AsyncRLError, RuntimeError):

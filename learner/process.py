@@ -20,6 +20,7 @@ from async_rl.sizing.model_json import read_sizes
 from async_rl.weights.transports import open_publisher
 from learner.backend import ScoringBackend
 from learner.batch_source import ControllerBatchSource
+from learner.checkpoint_check import check_checkpoint
 from learner.learner import Learner
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.critic import MegatronCritic
@@ -80,6 +81,7 @@ def run_learner(
             peak_flops=world_size * mesh.largest(_rank_flops(config)),
         )
         if checkpoint is not None:
+            check_checkpoint(checkpoint, place, mesh)
             learner.load(checkpoint)
         peer.connect(CONNECT_TIMEOUT_S)
         learner.run()

@@ -25,13 +25,14 @@ from async_rl.data.sampler import EpochOrder
 from async_rl.errors import NonFiniteError
 from async_rl.sizing.flops import ModelFlops, causal_pairs
 from async_rl.summary import Exit
+from async_rl.walltime import Walltime
 from learner.backend import StepResult, TokenScores, TrainBackend
 from learner.checkpoint_writer import CheckpointWriter, WriteTimes
 from learner.memory import peak_memory_gib
 from learner.mesh import Mesh
 from learner.micro_batch_plan import MicroBatchPlanner
 from learner.sft_batch import ShardBatch
-from learner.sft_events import Checkpointed, Stepped, Tell, Validated
+from learner.sft_events import Checkpointed, Said, Stepped, Tell, Validated
 from learner.training_snapshot import TrainingSnapshot
 
 TEMPERATURE = 1.0
@@ -52,7 +53,9 @@ class SftTrainer:
         checkpoints: Checkpoints,
         peak_flops: float,
         tell: Tell,
+        walltime: Walltime,
         is_stopping: Callable[[], bool] = lambda: False,
+        wants_checkpoint: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """
@@ -65,7 +68,9 @@ class SftTrainer:
             checkpoints: of the run.
             peak_flops: floating-point operations a second that the devices of all ranks do at most.
             tell: is told what happens.
+            walltime: of the run, by the clock; the rank that speaks looks at it.
             is_stopping: whether this process was asked to end; one rank that says so ends all of them.
+            wants_checkpoint: whether this process was asked for one since it was last called; one rank is enough.
             clock: seconds, monotonic.
         """
         self._config = config
@@ -76,6 +81,8 @@ class SftTrainer:
         self._checkpoints = checkpoints
         self._tell = tell
         self._is_stopping = is_stopping
+        self._wants_checkpoint = wants_checkpoint
+        self._walltime = walltime
         self._peak_flops = peak_flops
         self._clock = clock
         self._planner = MicroBatchPlanner(
@@ -84,6 +91,8 @@ class SftTrainer:
             multiple_of=config.parallel.pp if config.parallel.vpp > 1 else 1,
             flops=self._flops,
         )
+        self._validated: Validated | None = None
+        """The last."""
         # What was resumed from is a checkpoint of its step already.
         self._saved_step = state.version
         self._writer = CheckpointWriter(clock)
@@ -108,6 +117,7 @@ class SftTrainer:
 
     def _train(self, examples: Sequence[Example], held_out: Sequence[Example]) -> Exit:
         config = self._config
+        self._walltime.stepped(self._clock())
         order = EpochOrder(len(examples), seed=config.seed, shuffle=config.data.shuffle)
         for step in range(self._state.version + 1, config.steps + 1):
             first = (step - 1) * config.batch_size
@@ -115,14 +125,22 @@ class SftTrainer:
             is_last = step == config.steps
             if held_out and (is_last or step % config.validate_every == 0):
                 self._validate(held_out)
-            is_stopping = self._mesh.anyone(self._is_stopping()) and not is_last
-            every = config.checkpoint.every
-            if is_last or is_stopping or (every and step % every == 0):
+            self._walltime.stepped(self._clock())
+            is_stopping = self._mesh.anyone(self._is_stopping() or self._is_late()) and not is_last
+            every, is_asked = config.checkpoint.every, self._mesh.anyone(self._wants_checkpoint())
+            if is_last or is_stopping or is_asked or (every and step % every == 0):
                 self._begin_checkpoint()
             self._tell_of_checkpoints()
             if is_stopping:
                 return Exit.STOPPED
         return Exit.COMPLETED
+
+    def _is_late(self) -> bool:
+        if not (self._mesh.is_speaker and self._walltime.is_due(self._clock())):
+            return False
+        limit = f"checkpoint.walltime_s={self._walltime.limit_s:g}"
+        self._tell(Said(message=f"{limit} is nearly over: stopping with a checkpoint; --resume auto goes on."))
+        return True
 
     def validation_loss(self, examples: Sequence[Example]) -> float:
         """Mean of −log p over all learned tokens, nats; the same on every rank."""
@@ -192,23 +210,33 @@ class SftTrainer:
         if math.isfinite(loss) and (best is None or loss < best):
             self._state = msgspec.structs.replace(self._state, best_step=step, best_loss=loss)
         state = self._state
-        self._tell(Validated(step=step, loss=loss, best_step=state.best_step, best_loss=state.best_loss))
+        self._validated = Validated(step=step, loss=loss, best_step=state.best_step, best_loss=state.best_loss)
+        self._tell(self._validated)
 
     def _begin_checkpoint(self) -> None:
         if self._saved_step == self._state.version:
             return
-        state = self._state
+        state, score = self._state, self._score
         written = self._checkpoints.beside(state.version)
 
         def complete(times: WriteTimes) -> None:
+            self._walltime.checkpointed(times.stood_s + times.write_s)
             if self._mesh.is_speaker:
-                folder = self._checkpoints.complete(written, state)
+                folder = self._checkpoints.complete(written, state, score=score)
                 self._written.put(
                     Checkpointed(step=state.version, folder=str(folder), stood_s=times.stood_s, write_s=times.write_s)
                 )
 
         self._writer.begin(self._snapshot, written, complete)
         self._saved_step = state.version
+
+    @property
+    def _score(self) -> float | None:
+        """Of the present step, where it was validated."""
+        last = self._validated
+        if last is None or last.step != self._state.version or not math.isfinite(last.loss):
+            return None
+        return -last.loss
 
     def _snapshot(self) -> TrainingSnapshot:
         return TrainingSnapshot(models={"learner": self._backend.snapshot()}, is_speaker=self._mesh.is_speaker)

@@ -4,10 +4,10 @@ Owns what is made in which order. Shows nothing: that is whoever's it tells. Eve
 every batch; what it trains is its shard's part.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar, cast
 
 import torch
 
@@ -18,13 +18,15 @@ from async_rl.data.example_set import Example, ExampleSet
 from async_rl.data.row import Row
 from async_rl.data.sft_source import load_sft_rows
 from async_rl.data.tokenizer import Tokenizer
-from async_rl.errors import ConfigError, UserError
+from async_rl.errors import ConfigError
 from async_rl.sizing.model_json import read_sizes
 from async_rl.summary import Exit
+from async_rl.walltime import Walltime
+from learner.agreement import agreed
+from learner.checkpoint_check import check_checkpoint
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.mesh import MegatronMesh
 from learner.megatron.runtime import Ground, device
-from learner.mesh import Mesh
 from learner.model_shape import read_shape
 from learner.peak_flops import peak_flops
 from learner.place import Place
@@ -32,11 +34,16 @@ from learner.sft import SftTrainer
 from learner.sft_events import Began, Said, SftEvent, Tell
 from learner.sft_start import SftStart
 
-_Done = TypeVar("_Done")
-
 
 def run_sft(
-    config: SftConfig, start: SftStart, ground: Ground, place: Place, *, tell: Tell, is_stopping: Callable[[], bool]
+    config: SftConfig,
+    start: SftStart,
+    ground: Ground,
+    place: Place,
+    *,
+    tell: Tell,
+    is_stopping: Callable[[], bool],
+    wants_checkpoint: Callable[[], bool] = lambda: False,
 ) -> Exit:
     """Trains, and where that was completed writes a Hugging Face folder to `config.output`.
 
@@ -47,6 +54,7 @@ def run_sft(
         place: of this rank among them.
         tell: is told what happens, by the rank that speaks for all.
         is_stopping: whether this process was asked to end after its step.
+        wants_checkpoint: whether it was asked for one since it was last called.
 
     Raises:
         UserError: data, task or model cannot be used.
@@ -71,12 +79,15 @@ def run_sft(
             mesh=mesh,
             sizes=read_sizes(start.model),
             state=start.state,
-            checkpoints=Checkpoints(start.folder.checkpoints, config.checkpoint.keep),
+            checkpoints=Checkpoints.of(start.folder.checkpoints, config.checkpoint),
             peak_flops=num_ranks * mesh.largest(_rank_flops(config)),
             tell=tell,
+            walltime=_walltime(config, start),
             is_stopping=is_stopping,
+            wants_checkpoint=wants_checkpoint,
         )
         if start.checkpoint is not None:
+            check_checkpoint(start.checkpoint, place, mesh)
             trainer.load(start.checkpoint)
         tell(Began(num_examples=len(training), num_held_out=len(held_out), num_ranks=num_ranks))
         exit_ = trainer.train(training, held_out)
@@ -85,24 +96,10 @@ def run_sft(
     return exit_
 
 
-def agreed(mesh: Mesh, rank: int, work: Callable[[], _Done]) -> _Done:
-    """A rank's own work, after which all go on together: what is wrong for one of them, each raises.
-
-    Raises:
-        UserError: of the highest rank that found a mistake.
-    """
-    done: _Done | None = None
-    error: UserError | None = None
-    try:
-        done = work()
-    except UserError as found:
-        error = found
-    culprit = int(mesh.largest(-1 if error is None else rank))
-    if culprit < 0:
-        return cast(_Done, done)
-    error = mesh.hear(error, rank=culprit)
-    assert error is not None
-    raise error
+def _walltime(config: SftConfig, start: SftStart) -> Walltime:
+    """Of the whole run, by the trainer's clock."""
+    age_s = time.time() - start.began_s
+    return Walltime(limit_s=config.checkpoint.walltime_s, began_s=time.perf_counter() - age_s)
 
 
 def _rank_flops(config: SftConfig) -> float:

@@ -25,6 +25,8 @@ class SftStart:
     """To go on from."""
     run_hash: str | None
     """Aim's name of the run."""
+    began_s: float
+    """When the command was given, as `time.time()` says."""
 
     @property
     def state(self) -> SftState:

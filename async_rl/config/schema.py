@@ -346,8 +346,20 @@ class ChannelConfig:
 class CheckpointConfig:
     """What a run can be resumed from."""
 
-    every: int = option(50, "Batches between two checkpoints; 0: only at the end and on Ctrl-C.", minimum=0)
+    every: int = option(50, "Batches between two checkpoints; 0: only at the end, on Ctrl-C and SIGUSR1.", minimum=0)
     keep: int = option(2, "The newest so many are kept.", minimum=1)
+    keep_best: int = option(
+        0,
+        "Besides them the best so many, by the reward of sampled held-out answers at their version (`async-rl sft`: by "
+        "the validation loss); `checkpoints/best` points at the first.",
+        minimum=0,
+    )
+    walltime_s: float = option(
+        0.0,
+        "The run stops by itself, with a checkpoint, before it is so old; 0: never. It keeps back the longest step and "
+        "the longest checkpoint so far.",
+        minimum=0,
+    )
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ from async_rl.protocol import (
     Role,
     WeightManifest,
 )
+from async_rl.walltime import Walltime
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ class Controller:
         clock: Callable[[], float],
         trained_tokens: int = 0,
         next_evaluation_id: int = 0,
+        began_s: float | None = None,
     ) -> None:
         self._config = config
         self._peers = peers
@@ -102,6 +104,8 @@ class Controller:
         self._observer = observer
         self._clock = clock
         self._next_evaluation_id = next_evaluation_id
+        # Of the run's own start, where whoever started it knows better.
+        self._walltime = Walltime(limit_s=config.checkpoint.walltime_s, began_s=clock() if began_s is None else began_s)
         self._generators = GeneratorDesk(
             config,
             coordinator=coordinator,
@@ -152,6 +156,11 @@ class Controller:
             await asyncio.gather(*shells, return_exceptions=True)
             await self._generators.dismiss("the run has ended")
 
+    def checkpoint_soon(self) -> None:
+        """Has the next batch that begins end with a checkpoint; the run goes on."""
+        self._learner.want_checkpoint()
+        self._observer.said("A checkpoint will be written after the next batch that begins.")
+
     def stop(self, reason: str) -> None:
         """Ends the run after the learner's present step, with a checkpoint."""
         if self._stop_reason is None and self.phase is not Phase.ENDED:
@@ -184,12 +193,25 @@ class Controller:
             self.coordinator.roll_back(version=state.version, snapshot=state.ledger, journal=journal)
             self._learner = self._open_desk(trained_tokens=state.trained_tokens)
             self._published_version = None
+            self._walltime.interrupted()
             if self.phase is not Phase.STARTING and state.version < self._config.steps:
                 self.phase = Phase.TRAINING
             self._observer.rolled_back(
                 state.version, trained_tokens=state.trained_tokens, is_training=self.phase is Phase.TRAINING
             )
         return folder
+
+    async def pass_over(self, checkpoint: Path) -> Path | None:
+        """The checkpoint that the learner was to begin with is damaged: goes back to the one before.
+
+        Returns that; None, and nothing changes, where there is none.
+
+        Raises:
+            UserError: as `roll_back`.
+        """
+        if self._checkpoints.pass_over(checkpoint) is None:
+            return None
+        return await self.roll_back()
 
     def learner_left(self) -> None:
         """The learner's process has ended by itself, without an error."""
@@ -233,6 +255,7 @@ class Controller:
             await asyncio.sleep(TICK_S)
             async with self._lock:
                 await self._generators.tick()
+                self._watch_walltime()
                 await self._pump()
                 self._observer.tick(
                     version=self.coordinator.version,
@@ -241,6 +264,11 @@ class Controller:
                     roster=self._generators.roster,
                     now_s=self._clock(),
                 )
+
+    def _watch_walltime(self) -> None:
+        if self._walltime.is_due(self._clock()):
+            limit_s = self._config.checkpoint.walltime_s
+            self.stop(f"checkpoint.walltime_s={limit_s:g} is nearly over; --resume auto goes on")
 
     async def _handle(self, peer: str, message: PeerMessage) -> None:
         match message:
@@ -263,7 +291,13 @@ class Controller:
             case Published(manifest=manifest):
                 await self._publish(manifest)
             case CheckpointWritten():
-                await self._learner.complete_checkpoint(peer, message, next_evaluation_id=self._next_evaluation_id)
+                self._walltime.checkpointed(message.stood_s + message.write_s)
+                await self._learner.complete_checkpoint(
+                    peer,
+                    message,
+                    next_evaluation_id=self._next_evaluation_id,
+                    evaluation=self._generators.evaluation,
+                )
 
     # --- the life of the run -------------------------------------------------------------------
 
@@ -278,6 +312,7 @@ class Controller:
     def _commit(self, commit: Commit) -> None:
         if not self._learner.commit(commit, next_evaluation_id=self._next_evaluation_id):
             return
+        self._walltime.stepped(self._clock())
         every = self._config.evaluation.every
         if commit.version == self._config.steps:
             self._observer.training_ended(self._clock())
@@ -315,6 +350,7 @@ class Controller:
         evaluation = self._generators.evaluation
         if evaluation is not None and evaluation.is_done:
             self._observer.evaluated(evaluation.result)
+            self._learner.evaluated(evaluation.result)
             self._generators.evaluation = None
         if self._stop_reason is not None and self.phase is not Phase.ENDED:
             self._generators.evaluation = None
@@ -325,4 +361,5 @@ class Controller:
             elif self.phase is Phase.STARTING and self._generators.roster.num_sampling:
                 self.phase = Phase.TRAINING
                 self._learner.training_began()
+                self._walltime.stepped(self._clock())
                 self._observer.training_began(self._clock())

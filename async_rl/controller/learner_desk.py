@@ -13,6 +13,7 @@ Owns who waits for what, and which groups the journal may forget after the next 
 """
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from async_rl.controller.arrivals import Arrivals
 from async_rl.controller.dealer import Dealer
 from async_rl.controller.ports import CheckpointStore, GroupJournal, Observer, Peers
 from async_rl.coordinator import Coordinator
+from async_rl.evaluation import Evaluation, EvaluationResult
 from async_rl.protocol import (
     Arrival,
     Batch,
@@ -90,6 +92,8 @@ class LearnerDesk:
         """Trained since the last checkpoint that was begun."""
         self._begun: dict[int, _Begun] = {}
         """Checkpoints in the making, by version."""
+        self._scores: dict[int, float] = {}
+        """Rewards of evaluations, by version."""
         self._wants_checkpoint = False
         """Of the version that the next batch makes."""
 
@@ -132,17 +136,28 @@ class LearnerDesk:
             self._begin(next_evaluation_id)
         return True
 
-    async def complete_checkpoint(self, peer: str, written: CheckpointWritten, *, next_evaluation_id: int) -> None:
+    def evaluated(self, result: EvaluationResult) -> None:
+        """An evaluation has ended: its reward is the score of its version's checkpoint, now or once there is one."""
+        if not math.isfinite(result.reward):
+            return
+        self._scores[result.version] = result.reward
+        if result.version in self._checkpoints.versions():
+            self._checkpoints.score(result.version, result.reward)
+
+    async def complete_checkpoint(
+        self, peer: str, written: CheckpointWritten, *, next_evaluation_id: int, evaluation: Evaluation | None = None
+    ) -> None:
         """Makes a checkpoint of what the learner wrote; from then on the journal forgets what it covers.
 
-        Told twice, it answers twice.
+        Told twice, it answers twice. The checkpoint of an evaluation that is going on is not dropped meanwhile.
         """
         if self._kept_version is None or written.version > self._kept_version:
             if written.version not in self._begun:
                 # The end's, which no commit told of: training waits for it.
                 assert written.version == self._coordinator.version, (written.version, self._coordinator.version)
                 self._begin(next_evaluation_id)
-            self._keep(written, self._begun.pop(written.version))
+            spared = [] if evaluation is None else [evaluation.version]
+            self._keep(written, self._begun.pop(written.version), spared)
         await self._peers.send(peer, CheckpointKept(version=written.version))
 
     def _begin(self, next_evaluation_id: int) -> None:
@@ -157,8 +172,9 @@ class LearnerDesk:
         self._trained = []
         self._observer.checkpoint_begun(state.version)
 
-    def _keep(self, written: CheckpointWritten, begun: _Begun) -> None:
-        folder = self._checkpoints.complete(Path(written.folder), begun.state)
+    def _keep(self, written: CheckpointWritten, begun: _Begun, spared: Sequence[int]) -> None:
+        score = self._scores.get(written.version)
+        folder = self._checkpoints.complete(Path(written.folder), begun.state, score=score, spared=spared)
         self._journal.remove(begun.trained)
         self._observer.checkpointed(folder, written.version, stood_s=written.stood_s, write_s=written.write_s)
         self._kept_version = written.version

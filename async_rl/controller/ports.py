@@ -4,7 +4,7 @@ Owns the seams. The channel, the journal, the checkpoints and the telemetry stan
 tests of the loop's logic put plain objects there.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -59,7 +59,21 @@ class GroupJournal(Protocol):
 class CheckpointStore(Protocol):
     """Completes what the learner wrote, and knows where a run goes back to."""
 
-    def complete(self, written: Path, state: LoopState) -> Path: ...
+    def complete(
+        self, written: Path, state: LoopState, *, score: float | None = None, spared: Collection[int] = ()
+    ) -> Path: ...
+
+    def score(self, version: int, score: float) -> None:
+        """How good the model of a complete one is; more is better."""
+        ...
+
+    def versions(self) -> list[int]:
+        """Of complete ones."""
+        ...
+
+    def pass_over(self, checkpoint: Path) -> Path | None:
+        """Sets a damaged one aside; None, and nothing changes, where there is no older one."""
+        ...
 
     def last(self) -> tuple[Path, LoopState] | None:
         """The newest; None before the first."""

@@ -8,7 +8,8 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from async_rl.checkpoints import TrainingState, read_state
+from async_rl.checkpoints import Checkpoints, TrainingState, read_state
+from async_rl.checksums import damage
 from async_rl.config.compose import load_earlier_config
 from async_rl.config.rules import optimizer_steps
 from async_rl.config.schema import ModelConfig, OptimizerConfig, RunConfig, SftConfig
@@ -52,7 +53,7 @@ class Trained:
 
 
 def export_checkpoint(checkpoint: Path, folder: Path, *, force: bool = False) -> None:
-    """Writes the model of `runs/NAME/checkpoints/VERSION` to a folder, made if missing.
+    """Writes the model of `runs/NAME/checkpoints/VERSION`, or of `…/best`, to a folder, made if missing.
 
     Args:
         checkpoint: a folder that a run wrote.
@@ -72,6 +73,9 @@ def export_checkpoint(checkpoint: Path, folder: Path, *, force: bool = False) ->
             remedy="give a checkpoint in its run's folder: config.yaml says which model it is of",
         )
     check_target(folder, force=force)
+    found = damage(checkpoint)
+    if found is not None:
+        raise Checkpoints(checkpoint.parent, keep=1).refusal(checkpoint, found)
     trained = Trained.by(load_earlier_config(config_path), config_path.parent)
     target = folder.resolve()
     beside = target.with_name(f".{target.name}.writing")

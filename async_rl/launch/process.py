@@ -41,8 +41,10 @@ def log_to(path: Path) -> None:
 def take_interrupts() -> None:
     """Hears Ctrl-C even where a script started this process in its background, with SIGINT ignored.
 
-    asyncio leaves an ignored signal alone, so one that came before our own handlers stand would be lost.
+    asyncio leaves an ignored signal alone, so one that came before our own handlers stand would be lost. A wish for a
+    checkpoint that comes before there is anything to keep ends nothing.
     """
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -62,22 +62,23 @@ def launch(config: RunConfig, *, resume: Resume, console: Console) -> Exit:
         UserError: found before anything starts, or raised by any process.
         RunError: the run could not go on; its folder has the logs and the last checkpoint.
     """
+    began_s = time.monotonic()
     take_interrupts()
     remove_stale()
     remove_stale_semaphores()
     with interrupts_heard():
         found = preflight.check(config)
     with folder_of(config).locked():
-        return _launch(config, resume=resume, console=console, found=found)
+        return _launch(config, resume=resume, console=console, found=found, began_s=began_s)
 
 
-def _launch(config: RunConfig, *, resume: Resume, console: Console, found: preflight.Preflight) -> Exit:
+def _launch(config: RunConfig, *, resume: Resume, console: Console, found: preflight.Preflight, began_s: float) -> Exit:
     start = begin(config, resume, console)
     log_to(start.folder.logs / "controller.log")
     for message in found.messages:
         say(console, message)
     view = open_view(console)
-    run = Run(config, start=start, found=found, view=view)
+    run = Run(config, start=start, found=found, view=view, began_s=began_s)
     try:
         with libraries_in(start.folder.logs / "controller.log", console):
             exit_ = asyncio.run(run.serve())
@@ -107,11 +108,14 @@ def aim_repo(config: RunConfig) -> Path:
 class Run:
     """What lives from the first process to the last."""
 
-    def __init__(self, config: RunConfig, *, start: Start, found: preflight.Preflight, view: View) -> None:
+    def __init__(
+        self, config: RunConfig, *, start: Start, found: preflight.Preflight, view: View, began_s: float
+    ) -> None:
         self._config = config
         self._start = start
         self._found = found
         self._view = view
+        self._began_s = began_s
         self._id = f"{config.name}-{os.getpid()}"
         self._summary = SummaryBuilder(trained_tokens=start.trained_tokens, version=start.version)
         self._journal = Journal(start.folder.journal)
@@ -169,13 +173,14 @@ class Run:
             dealer=Dealer.of(config, ModelFlops.of(read_sizes(Path(config.model.path)))),
             peers=socket,
             journal=self._journal,
-            checkpoints=Checkpoints(self._start.folder.checkpoints, config.checkpoint.keep),
+            checkpoints=Checkpoints.of(self._start.folder.checkpoints, config.checkpoint),
             prompts=PromptSampler(self._found.prompts, seed=config.seed, shuffle=config.data.shuffle),
             held_out=self._found.held_out,
             observer=telemetry,
             clock=time.monotonic,
             trained_tokens=self._start.trained_tokens,
             next_evaluation_id=state.next_evaluation_id if state else 0,
+            began_s=self._began_s,
         )
         supervisor = Supervisor(
             controller,
@@ -263,6 +268,7 @@ class Run:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, controller, number)
+        loop.add_signal_handler(signal.SIGUSR1, controller.checkpoint_soon)
 
     def _on_signal(self, controller: Controller, number: signal.Signals) -> None:
         """The first asks for an end with a checkpoint, if there is anything to keep; the second does not wait."""

@@ -22,7 +22,7 @@ NEWS_TIMEOUT_S = 1.0
 
 
 class SftActor:
-    """`run` returns after the last checkpoint and the export; `news` and `stop` answer meanwhile."""
+    """`run` returns after the last checkpoint and the export; the other methods answer meanwhile."""
 
     def __init__(
         self, config: SftConfig, *, rank: int, cores: list[int] | None, start: SftStart, directory: Path
@@ -36,6 +36,7 @@ class SftActor:
         self._start = start
         self._news: queue.SimpleQueue[SftEvent | Exit] = queue.SimpleQueue()
         self._is_stopping = threading.Event()
+        self._wishes: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def meeting_place(self) -> str:
         """Where the ranks can find each other."""
@@ -50,7 +51,13 @@ class SftActor:
         place = Place(rank=self._rank, world_size=world_size, rendezvous=rendezvous)
         with Ground(config.parallel, place, seed=config.seed, num_threads=config.num_threads) as ground:
             exit_ = run_sft(
-                config, self._start, ground, place, tell=self._news.put, is_stopping=self._is_stopping.is_set
+                config,
+                self._start,
+                ground,
+                place,
+                tell=self._news.put,
+                is_stopping=self._is_stopping.is_set,
+                wants_checkpoint=self._take_wish,
             )
         self._news.put(exit_)
 
@@ -67,3 +74,13 @@ class SftActor:
     def stop(self) -> None:
         """Asks for an end after the step; of one rank is enough."""
         self._is_stopping.set()
+
+    def checkpoint(self) -> None:
+        """Asks for one after the step; of one rank is enough."""
+        self._wishes.put(None)
+
+    def _take_wish(self) -> bool:
+        if self._wishes.empty():
+            return False
+        self._wishes.get()
+        return True

@@ -95,6 +95,8 @@ async def _pass_on(
         if stop.is_made and not is_stop_told:
             is_stop_told = True
             actors[0].stop.remote()
+        if stop.take_wish():
+            actors[0].checkpoint.remote()
         try:
             news = await actors[0].news.remote()
         except RayError:

@@ -34,7 +34,15 @@ def _speak(config: SftConfig, resume: Resume, console: Console, ground: Ground, 
         nonlocal is_told
         is_told = True
         mesh.hear(start)
-        return run_sft(config, start, ground, place, tell=tell, is_stopping=lambda: stop.is_made)
+        return run_sft(
+            config,
+            start,
+            ground,
+            place,
+            tell=tell,
+            is_stopping=lambda: stop.is_made,
+            wants_checkpoint=stop.take_wish,
+        )
 
     try:
         with folder_of(config).locked():
@@ -54,4 +62,12 @@ def _follow(config: SftConfig, ground: Ground, place: Place) -> Exit:
     log_to(start.folder.logs / f"rank-{place.rank}.log")
     stop.has_begun()
     with stop.listening():
-        return run_sft(config, start, ground, place, tell=lambda event: None, is_stopping=lambda: stop.is_made)
+        return run_sft(
+            config,
+            start,
+            ground,
+            place,
+            tell=lambda event: None,
+            is_stopping=lambda: stop.is_made,
+            wants_checkpoint=stop.take_wish,
+        )

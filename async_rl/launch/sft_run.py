@@ -3,6 +3,7 @@
 Owns the order of these around the training, which is handed in. Loads neither Megatron nor Ray.
 """
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from async_rl.config.option import plain_values
 from async_rl.config.parallel_rules import check_layout_sizes
 from async_rl.config.schema import SftConfig
 from async_rl.disk import writing
+from async_rl.errors import DamagedCheckpoint
 from async_rl.launch.process import log_to
 from async_rl.launch.sft_watcher import SftWatcher
 from async_rl.launch.start import Resume, begin_sft, folder_of
@@ -38,6 +40,7 @@ Train = Callable[[SftStart, Tell, StopRequest], Exit]
 
 def watch(config: SftConfig, resume: Resume, console: Console, train: Train) -> Exit:
     """Prepares the run's folder, has it trained, and shows and keeps what it is told."""
+    began_s = time.time()
     folder = folder_of(config)
     checkpoint = begin_sft(config, resume, console)
     log_to(folder.logs / LOG_NAME)
@@ -58,8 +61,15 @@ def watch(config: SftConfig, resume: Resume, console: Console, train: Train) -> 
         with stop.listening():
             model = make_model(config, folder.path / NEW_MODEL)
             check_model(config, model)
-            start = SftStart(folder=folder, model=model, checkpoint=checkpoint, run_hash=sink.run_hash())
+            start = SftStart(
+                folder=folder, model=model, checkpoint=checkpoint, run_hash=sink.run_hash(), began_s=began_s
+            )
             exit_ = train(start, tell, stop)
+    except DamagedCheckpoint:
+        assert checkpoint is not None
+        # So that the remedy is true: whoever resumes again gets the one before.
+        Checkpoints.of(folder.checkpoints, config.checkpoint).pass_over(checkpoint)
+        raise
     except KeyboardInterrupt:
         exit_ = Exit.STOPPED
         raise

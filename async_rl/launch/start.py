@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from async_rl.checkpoints import Checkpoints, LoopState, SftState, TrainingState, read_loop_state, read_state
+from async_rl.checksums import torn
 from async_rl.config.compose import dump_config, load_run_config, load_sft_config
 from async_rl.config.resume_rules import check_resumable, check_sft_resumable
 from async_rl.config.schema import RunConfig, SftConfig
@@ -26,7 +27,7 @@ class Resume(StrEnum):
     NEVER = "never"
     """It is set aside."""
     AUTO = "auto"
-    """It goes on from its newest checkpoint; without one, as `NEVER`."""
+    """It goes on from its newest checkpoint that is whole; without any, as `NEVER`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,7 @@ def take_up(
     """
     folder = folder_of(config)
     checkpoints = Checkpoints(folder.checkpoints, config.checkpoint.keep)
-    checkpoint = checkpoints.latest if resume is Resume.AUTO else None
+    checkpoint = newest_whole(checkpoints, console) if resume is Resume.AUTO else None
     if checkpoint is not None:
         check(folder, checkpoint)
     else:
@@ -109,6 +110,26 @@ def take_up(
     if checkpoint is not None:
         say(console, f"Going on from version {int(checkpoint.name)} ({checkpoint}).")
     return checkpoint
+
+
+def newest_whole(checkpoints: Checkpoints, console: Console) -> Path | None:
+    """The newest checkpoint whose files are all there, whatever is in them; damaged ones are set aside.
+
+    Raises:
+        DamagedCheckpoint: there are checkpoints, and none is whole.
+    """
+    while (checkpoint := checkpoints.latest) is not None and (damage := torn(checkpoint)) is not None:
+        error = checkpoints.refusal(checkpoint, damage)
+        aside = checkpoints.pass_over(checkpoint)
+        if aside is None:
+            raise error
+        say(console, f"{capitalized(error.problem)}. It was moved to {aside}, and an older one is taken.")
+    return checkpoint
+
+
+def capitalized(problem: str) -> str:
+    """An error's problem as the beginning of a sentence."""
+    return problem[:1].upper() + problem[1:]
 
 
 def check_unfinished(state: TrainingState, config: RunConfig | SftConfig) -> None:

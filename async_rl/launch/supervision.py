@@ -2,7 +2,8 @@
 
 Owns what is done about a death. A generator is started again up to `generation.max_restarts` times; one that
 is beyond that is left out, and the run ends only with the last of them. Where a rank of the learner dies, all are
-ended and started again from the last checkpoint, up to `learner.max_restarts` times. Metrics that cannot be written
+ended and started again from the last checkpoint, up to `learner.max_restarts` times; where that is damaged, from the
+one before. Metrics that cannot be written
 end the run, since they are the record of it. So does a user's mistake, raised in any process, with its own words.
 """
 
@@ -17,7 +18,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from async_rl.controller.controller import Controller
-from async_rl.errors import RunError, UserError
+from async_rl.errors import DamagedCheckpoint, RunError, UserError
 from async_rl.launch.deaths import MAX_REASON, account, culprit, ending, first_line
 
 logger = logging.getLogger(__name__)
@@ -121,8 +122,8 @@ class Supervisor:
             self._controller.fail(error)
 
     async def _keep_learner(self, ranks: Ranks, address: str, checkpoint: Path | None) -> None:
-        most = self._learner_restarts
-        for restart in range(most + 1):
+        most, restart = self._learner_restarts, 0
+        while restart <= most:
             self._controller.learner_begins(ranks.begin())
             failures = await ranks.run(address, checkpoint)
             if not failures:
@@ -134,6 +135,15 @@ class Supervisor:
             # Before anything else: survivors wait for the dead in a computation, and could still write.
             await ranks.end()
             final = ending(name, failures[name], self._folder)
+            if isinstance(final, DamagedCheckpoint) and checkpoint is not None:
+                older = await self._controller.pass_over(checkpoint)
+                if older is not None:
+                    version = self._controller.coordinator.version
+                    self._controller.report(
+                        f"{final.problem}: it is set aside, and the run goes on from version {version}."
+                    )
+                    checkpoint = older
+                    continue
             if final is not None:
                 self._controller.fail(final)
                 return
@@ -143,6 +153,7 @@ class Supervisor:
                     f"{account(name, failures[name])}: the learner is started again from version "
                     f"{self._controller.coordinator.version} ({restart + 1} of {most} times)."
                 )
+            restart += 1
         times = f" ({most + 1} times: learner.max_restarts={most})" if most else ""
         self._controller.fail(RunError(f"{account(name, failures[name])}{times}"))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from async_rl.checkpoints import Checkpoints, LoopState, SftState, read_loop_state, read_state
+from async_rl.checksums import Damage
 from async_rl.errors import ResourceError
 from async_rl.ledger import LedgerSnapshot
 
@@ -54,6 +55,62 @@ def test_the_newest_few_are_kept(tmp_path: Path) -> None:
     for version in (9, 10, 100):
         complete(checkpoints, version)
     assert checkpoints.versions() == [10, 100]
+
+
+def scored(checkpoints: Checkpoints, scores: dict[int, float | None]) -> None:
+    for version, score in scores.items():
+        checkpoints.complete(written(checkpoints.folder, version), state(version), score=score)
+
+
+def test_the_best_are_kept_besides_the_newest_and_the_first_has_a_name(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1, keep_best=2)
+    scored(checkpoints, {1: 0.5, 2: 0.75, 3: None, 4: 0.25, 5: 0.75, 6: 0.125, 7: None})
+    assert checkpoints.versions() == [2, 5, 7]
+    assert checkpoints.best() == [5, 2], "of equal ones the newer"
+    assert read_loop_state(tmp_path / "best") == state(5)
+    assert checkpoints.latest == tmp_path / "00000007"
+
+
+def test_a_score_may_come_later_and_its_checkpoint_waits_for_it(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1, keep_best=1)
+    scored(checkpoints, {1: 0.5, 2: None})
+    checkpoints.complete(written(tmp_path, 3), state(3), spared=[2])
+    assert checkpoints.versions() == [1, 2, 3]
+    checkpoints.score(2, 0.75)
+    assert (tmp_path / "best").resolve().name == "00000002"
+    scored(checkpoints, {4: None})
+    assert checkpoints.versions() == [2, 4]
+
+
+def test_without_keep_best_nothing_is_scored(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    scored(checkpoints, {1: 0.5, 2: 0.25})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["00000002"]
+
+
+def test_a_torn_score_is_none(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2, keep_best=1)
+    scored(checkpoints, {1: 0.5, 2: 0.25})
+    (tmp_path / "00000001" / "score.json").write_text("{")
+    assert checkpoints.best() == [2]
+
+
+def test_a_damaged_checkpoint_is_set_aside_where_there_is_an_older_one(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3, keep_best=1)
+    scored(checkpoints, {1: 0.25, 2: 0.5})
+    damaged = tmp_path / "00000002"
+    error = checkpoints.refusal(damaged, Damage(file="learner/a", why="is damaged"))
+    assert error.problem == f"the checkpoint {damaged} is damaged: learner/a is damaged"
+    assert (error.place, error.remedy) == (
+        f"{damaged}/learner/a",
+        "go on from an older checkpoint: --resume auto takes version 1",
+    )
+    assert checkpoints.pass_over(damaged) == tmp_path / "damaged-00000002"
+    assert checkpoints.versions() == [1] and (tmp_path / "best").resolve().name == "00000001"
+    assert checkpoints.pass_over(tmp_path / "00000001") is None
+    assert checkpoints.versions() == [1]
+    scored(checkpoints, {2: 0.5})
+    assert checkpoints.pass_over(damaged) == tmp_path / "damaged-00000002-2", "the same version once more"
 
 
 def test_the_same_version_written_again_replaces_the_first(tmp_path: Path) -> None:

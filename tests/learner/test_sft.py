@@ -1,6 +1,7 @@
 """Fine-tuning: only what is learned has a gradient, no split changes a step, and a resumed run is the same run."""
 
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from async_rl.config.schema import CheckpointConfig, SftConfig
 from async_rl.data.example_set import Example
 from async_rl.errors import NonFiniteError
 from async_rl.summary import Exit
+from async_rl.walltime import Walltime
 from learner.mesh import SingleRank
 from learner.sft import MAX_SKIPPED, SftTrainer
 from learner.sft_events import Checkpointed, SftEvent, Stepped, Validated
@@ -60,6 +62,8 @@ class Run:
         lr: float = 0.5,
         stop_after: int | None = None,
         checkpoint: CheckpointConfig | None = None,
+        walltime: Walltime | None = None,
+        asked_after: int | None = None,
         **options: int,
     ) -> None:
         config = SftConfig(
@@ -73,9 +77,11 @@ class Run:
             mesh=SingleRank(),
             sizes=SIZES,
             state=state,
-            checkpoints=Checkpoints(folder, config.checkpoint.keep),
+            checkpoints=Checkpoints.of(folder, config.checkpoint),
             tell=self.notes.tell,
+            walltime=walltime or Walltime(limit_s=0.0, began_s=0.0),
             is_stopping=lambda: len(self.notes.steps) == stop_after,
+            wants_checkpoint=lambda: len(self.notes.steps) == asked_after,
             peak_flops=1e15,
         )
 
@@ -139,6 +145,28 @@ def test_checkpoints_come_now_and_then_and_at_the_end_and_the_newest_are_kept(tm
     state = read_state(tmp_path / "00000011", SftState)
     assert (state.version, state.run_hash, state.best_step) == (11, "abc", 11)
     assert state.trained_tokens == sum(event.num_learned for event in run.notes.steps)
+
+
+def test_a_checkpoint_is_written_where_one_is_asked_for_and_the_run_goes_on(tmp_path: Path) -> None:
+    run = Run(tmp_path, steps=5, asked_after=2)
+    assert run.train() is Exit.COMPLETED
+    assert run.notes.checkpoints == [2, 5]
+
+
+def test_the_best_are_kept_by_their_validation_loss(tmp_path: Path) -> None:
+    options = CheckpointConfig(every=2, keep=1, keep_best=1)
+    run = Run(tmp_path, steps=12, validate_every=2, checkpoint=options)
+    # Other answers to the same prompts: the better those of training are learned, the less likely are these.
+    run.train([example([3, 4, 6, 2], "0011")])
+    best = read_state(tmp_path / "best", SftState)
+    assert best.version == best.best_step < 12
+    assert Checkpoints(tmp_path, keep=1).versions() == [best.version, 12]
+
+
+def test_the_run_stops_with_a_checkpoint_before_its_time_is_over(tmp_path: Path) -> None:
+    run = Run(tmp_path, steps=10**6, walltime=Walltime(limit_s=0.5, began_s=time.perf_counter()))
+    assert run.train() is Exit.STOPPED
+    assert run.notes.checkpoints == [len(run.notes.steps)]
 
 
 def test_a_resumed_run_is_the_run_that_never_stopped(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
-"""Fine-tuning from rows to a folder that transformers reads, on Megatron."""
+"""Fine-tuning import time
+from rows to a folder that transformers reads, on Megatron."""
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +15,13 @@ from async_rl.config.schema import ModelConfig, NewModel, OptimizerConfig, SftCo
 from async_rl.errors import ConfigError
 from async_rl.run_folder import RunFolder
 from async_rl.summary import Exit
+from learner.agreement import agreed
 from learner.megatron.runtime import Ground
 from learner.mesh import SingleRank
 from learner.model_folder import create_model
 from learner.place import Place
 from learner.sft_events import Began, Checkpointed, Said, SftEvent, Stepped, Validated
-from learner.sft_process import agreed, run_sft
+from learner.sft_process import run_sft
 from learner.sft_start import SftStart, make_model
 from tests.async_rl.data.chat_templates import save_chat_tokenizer
 
@@ -44,7 +47,11 @@ def train(config: SftConfig, folder: Path, ground: Ground) -> list[SftEvent]:
     events: list[SftEvent] = []
     folder.mkdir()
     start = SftStart(
-        folder=RunFolder(folder), model=make_model(config, folder / "new_model"), checkpoint=None, run_hash=None
+        folder=RunFolder(folder),
+        model=make_model(config, folder / "new_model"),
+        checkpoint=None,
+        began_s=time.time(),
+        run_hash=None,
     )
     assert run_sft(config, start, ground, Place(), tell=events.append, is_stopping=lambda: False) is Exit.COMPLETED
     return events

@@ -31,6 +31,8 @@ class LearnerScript:
 
     step_s: float = 0.01
     checkpoint_every: int = 0
+    write_steps: int = 0
+    """So many steps later a checkpoint is whole."""
     publish_every: int = 1
     copies: int = 1
     """Of each message."""
@@ -64,6 +66,8 @@ class ScriptedLearner:
         self._link = peers.connect(Role.LEARNER, "learner-0", incarnation)
         self._version = version
         self._steps = steps
+        self._writing: list[int] = []
+        """Checkpoints that are not whole yet, by version."""
         self.batches: list[Batch] = []
         self.scored: list[tuple[int, TrajectoryGroup]] = []
         """What it scored on arrival, and its version then."""
@@ -74,18 +78,24 @@ class ScriptedLearner:
         self._say(Published(manifest=make_manifest(self._version)))
         while isinstance(answer := await self._next_batch(), Batch):
             await self._train(answer)
-        await self._checkpoint()
+        for version in [*self._writing, self._version]:
+            await self._checkpoint(version)
 
     async def _train(self, batch: Batch) -> None:
         script = self._script
         self.batches.append(batch)
         await asyncio.sleep(script.step_s)
         self._version += 1
-        self._say(Commit(version=self._version, metrics=StepMetrics(scalars={"learner/tokens": 1.0})))
+        every = script.checkpoint_every
+        is_due = batch.checkpoint or bool(every and self._version % every == 0)
+        metrics = StepMetrics(scalars={"learner/tokens": 1.0})
+        self._say(Commit(version=self._version, metrics=metrics, checkpoint=is_due))
         if self._version % script.publish_every == 0 or self._version == self._steps:
             self._say(Published(manifest=make_manifest(self._version)))
-        if script.checkpoint_every and self._version % script.checkpoint_every == 0:
-            await self._checkpoint()
+        if is_due:
+            self._writing.append(self._version)
+        while self._writing and self._writing[0] + script.write_steps <= self._version:
+            await self._checkpoint(self._writing.pop(0))
 
     async def _next_batch(self) -> Batch | End:
         num_arrivals = None if self._script.score_s is None else 0
@@ -111,9 +121,9 @@ class ScriptedLearner:
                     if (version, number) == (self._version, num_arrivals):
                         return arrival
 
-    async def _checkpoint(self) -> None:
-        self._say(CheckpointWritten(version=self._version, folder="x"))
-        while await self._link.receive() != CheckpointKept(version=self._version):
+    async def _checkpoint(self, version: int) -> None:
+        self._say(CheckpointWritten(version=version, folder="x"))
+        while await self._link.receive() != CheckpointKept(version=version):
             pass
 
     def _say(self, message: PeerMessage) -> None:

@@ -6,14 +6,17 @@ from async_rl.config.schema import OverBound
 from async_rl.controller.dealer import Dealer
 from async_rl.controller.learner_desk import LearnerDesk
 from async_rl.coordinator import Coordinator
+from async_rl.evaluation import Evaluation, EvaluationResult
 from async_rl.protocol import (
     Arrival,
     Batch,
     BatchRequest,
+    CheckpointWritten,
     Commit,
     ControllerMessage,
     End,
     Role,
+    Sampling,
     StepMetrics,
     TrajectoryGroup,
 )
@@ -24,6 +27,7 @@ from tests.async_rl.groups import make_group
 
 RANKS = ("learner-0", "learner-1", "learner-2")
 """Of two shards: the third rank is a tensor parallel peer of the second."""
+SAMPLING = Sampling(max_tokens=1, temperature=1.0, top_p=1.0, top_k=0)
 SHARDS = {"learner-0": 0, "learner-1": 1, "learner-2": 1}
 
 
@@ -37,12 +41,13 @@ class Hall:
         for rank in RANKS:
             self.peers.connect(Role.LEARNER, rank, rank)
             self.heard(rank)
+        self.checkpoints = MemoryCheckpoints()
         self.desk = LearnerDesk(
             coordinator=self.coordinator,
             dealer=Dealer(num_shards=2, mini_batches=1, shares_prefixes=True, flops=FLOPS),
             peers=self.peers,
             journal=MemoryJournal(),
-            checkpoints=MemoryCheckpoints(),
+            checkpoints=self.checkpoints,
             observer=Notes(),
             clock=lambda: 0.0,
             trained_tokens=0,
@@ -58,8 +63,9 @@ class Hall:
     def ask(self, rank: str, version: int, num_arrivals: int | None = None) -> None:
         self.desk.request(rank, BatchRequest(version=version, shard=SHARDS[rank], num_arrivals=num_arrivals))
 
-    def commit(self, version: int) -> None:
-        commit = Commit(version=version, metrics=StepMetrics(scalars={"learner/tokens": 1.0}))
+    def commit(self, version: int, *, checkpoint: bool = False) -> None:
+        metrics = StepMetrics(scalars={"learner/tokens": 1.0})
+        commit = Commit(version=version, metrics=metrics, checkpoint=checkpoint)
         assert self.desk.commit(commit, next_evaluation_id=0)
 
     def heard(self, rank: str) -> list[ControllerMessage]:
@@ -180,3 +186,42 @@ async def test_the_end_waits_until_all_have_scored_what_one_of_them_has(num_give
         hall.ask("learner-1", 0, 1)
         await hall.desk.serve_end("stopped")
         assert isinstance(hall.heard("learner-1")[0], End)
+
+
+async def test_a_wish_for_a_checkpoint_goes_with_the_next_batch_to_all_ranks_and_with_no_other() -> None:
+    hall = Hall()
+    asked = []
+    for version in range(3):
+        hall.deliver(), hall.deliver()
+        if version == 1:
+            hall.desk.want_checkpoint()
+        for rank in RANKS:
+            hall.ask(rank, version)
+        await hall.desk.serve()
+        asked.append([the_batch(hall.heard(rank)).checkpoint for rank in RANKS])
+        hall.commit(version + 1)
+    assert asked == [[False] * 3, [True] * 3, [False] * 3]
+
+
+async def test_an_evaluation_is_the_score_of_its_versions_checkpoint_whichever_comes_first() -> None:
+    hall = Hall()
+    for version in range(2):
+        hall.deliver(), hall.deliver()
+        hall.ask("learner-0", version)
+        await hall.desk.serve()
+        hall.commit(version + 1, checkpoint=True)
+    evaluation = Evaluation(version=1, prompts=[], sampling=SAMPLING, samples_per_prompt=1, first_id=0, max_attempts=1)
+    hall.desk.evaluated(result(2, 0.5))
+    for version in (1, 2):
+        written = CheckpointWritten(version=version, folder="x")
+        await hall.desk.complete_checkpoint("learner-0", written, next_evaluation_id=0, evaluation=evaluation)
+    assert hall.checkpoints.scores == {2: 0.5}
+    assert hall.checkpoints.spared == [[1], [1]], "its evaluation goes on"
+    hall.desk.evaluated(result(1, 0.25))
+    hall.desk.evaluated(result(1, float("nan")))
+    assert hall.checkpoints.scores == {1: 0.25, 2: 0.5}
+    assert [state.ledger.ended for state in hall.checkpoints.states] == [{"trained": 2}, {"trained": 4}]
+
+
+def result(version: int, reward: float) -> EvaluationResult:
+    return EvaluationResult(version=version, reward=reward, greedy=0.0, num_answers=1, num_failed=0)

@@ -150,6 +150,33 @@ async def test_what_an_earlier_life_still_says_is_passed_over() -> None:
     assert [state.version for state in world.checkpoints.states] == [3, 6, 9, 10]
 
 
+async def test_a_checkpoint_that_becomes_whole_while_training_goes_on_covers_what_was_trained_when_it_began() -> None:
+    world = make_world()
+
+    async def kill() -> None:
+        await until(lambda: [state.version for state in world.checkpoints.states] == [3])
+        assert world.controller.coordinator.version > 3
+        world.kill_learner()
+
+    await asyncio.gather(world.run(LearnerScript(checkpoint_every=3, write_steps=2, step_s=0.03)), kill())
+    assert world.notes.rolled_back_to == [3]
+    assert_every_group_trained_once(world)
+
+
+async def test_where_the_last_checkpoint_is_damaged_the_run_goes_back_to_the_one_before() -> None:
+    world = make_world()
+    world.is_newest_damaged = True
+
+    async def kill() -> None:
+        await until(lambda: world.controller.coordinator.version >= 7)
+        world.kill_learner()
+
+    await asyncio.gather(world.run(LearnerScript(checkpoint_every=3, step_s=0.03)), kill())
+    assert world.notes.rolled_back_to == [6, 3]
+    assert_every_group_trained_once(world)
+    assert [state.version for state in world.checkpoints.states] == [3, 6, 9, 10]
+
+
 @pytest.mark.parametrize("checkpoint_every", [3, 5], ids=["goes back to training", "stays at the end"])
 async def test_a_death_in_the_last_evaluation(checkpoint_every: int) -> None:
     world = make_world()

@@ -5,7 +5,7 @@ What reaches the learner is recorded for the tests.
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -93,10 +93,29 @@ class MemoryCheckpoints:
     """Keeps the loop's states."""
 
     states: list[LoopState] = field(default_factory=list)
+    scores: dict[int, float] = field(default_factory=dict)
+    spared: list[list[int]] = field(default_factory=list)
 
-    def complete(self, written: Path, state: LoopState) -> Path:
+    def complete(
+        self, written: Path, state: LoopState, *, score: float | None = None, spared: Collection[int] = ()
+    ) -> Path:
         self.states.append(state)
+        self.spared.append(list(spared))
+        if score is not None:
+            self.score(state.version, score)
         return written
+
+    def score(self, version: int, score: float) -> None:
+        self.scores[version] = score
+
+    def versions(self) -> list[int]:
+        return [state.version for state in self.states]
+
+    def pass_over(self, checkpoint: Path) -> Path | None:
+        if len(self.states) < 2:
+            return None
+        self.states.pop()
+        return checkpoint
 
     def last(self) -> tuple[Path, LoopState] | None:
         return (Path("x"), self.states[-1]) if self.states else None
@@ -169,6 +188,8 @@ class World:
         self.scored: list[tuple[int, TrajectoryGroup]] = []
         """What the learner scored on arrival, and its version then."""
         self.learner_lives: list[asyncio.Task[None]] = []
+        self.is_newest_damaged = False
+        """As the learner's next life finds out."""
         self.heartbeat_s = 0.05
         self.max_retries = 0
         self.generators: dict[str, asyncio.Task[None]] = {}
@@ -251,7 +272,10 @@ class World:
                 self.learner_lives[-1].result()
                 self.controller.learner_left()
                 return
-            await self.controller.roll_back()
+            folder = await self.controller.roll_back()
+            if self.is_newest_damaged and folder is not None:
+                self.is_newest_damaged = False
+                assert await self.controller.pass_over(folder) is not None
             before = [batch for batch in self.batches if batch.version < self.controller.coordinator.version]
 
     def kill_learner(self) -> None:

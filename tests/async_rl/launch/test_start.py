@@ -9,7 +9,7 @@ from rich.console import Console
 from async_rl.checkpoints import LoopState
 from async_rl.config.compose import load_run_config
 from async_rl.config.schema import RunConfig
-from async_rl.errors import ConfigError
+from async_rl.errors import ConfigError, DamagedCheckpoint
 from async_rl.launch.start import Resume, begin, check_unfinished
 from async_rl.ledger import LedgerSnapshot
 from tests.async_rl.launch.earlier import checkpoint, said
@@ -43,6 +43,26 @@ def test_resume_auto_goes_on_from_the_newest_checkpoint(config: RunConfig, conso
     assert "Going on from version 10" in said(console)
     assert not half_written.exists()
     assert load_run_config(start.folder.config).steps == 500
+
+
+def test_a_checkpoint_with_a_file_that_was_cut_is_passed_over(config: RunConfig, console: Console) -> None:
+    begin(config, Resume.NEVER, console)
+    older, newest = checkpoint(config, 8), checkpoint(config, 10)
+    (newest / "learner" / "weights").write_text("of")
+    start = begin(config, Resume.AUTO, console)
+    assert (start.version, start.checkpoint) == (8, older)
+    assert f"{newest} is damaged: learner/weights has 2 bytes and was written with 5. It was moved to" in said(console)
+    assert (newest.parent / "damaged-00000010" / "loop.json").is_file()
+
+
+def test_a_run_whose_only_checkpoint_is_damaged_is_not_begun_anew(config: RunConfig, console: Console) -> None:
+    begin(config, Resume.NEVER, console)
+    only = checkpoint(config, 8)
+    (only / "learner" / "weights").unlink()
+    with pytest.raises(DamagedCheckpoint, match="weights cannot be read") as caught:
+        begin(config, Resume.AUTO, console)
+    assert caught.value.remedy == "there is no older checkpoint: begin anew with --resume never"
+    assert only.is_dir()
 
 
 def test_without_resume_a_run_with_checkpoints_is_set_aside(config: RunConfig, console: Console) -> None:

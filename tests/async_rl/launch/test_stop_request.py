@@ -19,6 +19,16 @@ def test_the_first_signal_is_a_request_and_the_second_an_interrupt() -> None:
             signal.raise_signal(signal.SIGTERM)
 
 
+def test_a_wish_for_a_checkpoint_is_taken_once_and_ends_nothing() -> None:
+    said: list[str] = []
+    stop = StopRequest(said.append)
+    with stop.listening():
+        assert not stop.take_wish()
+        signal.raise_signal(signal.SIGUSR1)
+        assert stop.take_wish() and not stop.take_wish() and not stop.is_made
+    assert said == ["SIGUSR1: a checkpoint will be written after this step"]
+
+
 def test_before_there_is_anything_to_keep_the_first_interrupts() -> None:
     stop = StopRequest(lambda message: None)
     with stop.listening(), pytest.raises(KeyboardInterrupt):

@@ -12,7 +12,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from async_rl.controller.controller import Controller
-from async_rl.errors import ModelError, NonFiniteError, ResourceError, RewardError, RunError
+from async_rl.errors import DamagedCheckpoint, ModelError, NonFiniteError, ResourceError, RewardError, RunError
 from async_rl.launch.supervision import Supervisor
 
 
@@ -27,6 +27,7 @@ class HeardByController:
     lives: list[frozenset[str]] = field(default_factory=list)
     checkpoints: list[int] = field(default_factory=lambda: [2, 4])
     """Versions that the run goes back to, one death after the other."""
+    passed_over: list[Path] = field(default_factory=list)
     coordinator: SimpleNamespace = field(default_factory=SimpleNamespace)
 
     def learner_begins(self, ranks: frozenset[str]) -> None:
@@ -35,6 +36,10 @@ class HeardByController:
     async def roll_back(self) -> Path | None:
         self.coordinator.version = self.checkpoints.pop(0)
         return Path(str(self.coordinator.version))
+
+    async def pass_over(self, checkpoint: Path) -> Path | None:
+        self.passed_over.append(checkpoint)
+        return await self.roll_back() if self.checkpoints else None
 
     def generator_died(self, name: str, reason: str) -> None:
         self.died.append((name, reason))
@@ -57,7 +62,7 @@ class Remote:
         self.run = self
         self.addresses: list[str] = []
 
-    async def remote(self, address: str) -> None:
+    async def remote(self, address: str, scores: str | None = None) -> None:
         self.addresses.append(address)
         outcome = self._outcomes.pop(0)
         if outcome is not None:
@@ -273,3 +278,26 @@ def failing(error: Exception) -> Callable[[], Awaitable[None]]:
         raise error
 
     return run
+
+
+async def test_a_damaged_checkpoint_is_passed_over_and_counts_as_no_restart() -> None:
+    damaged = DamagedCheckpoint("the checkpoint 6 is damaged: a is cut", place="6/a", remedy="an older one")
+    group = Group({"learner-0": task_error(damaged)}, {})
+    controller = HeardByController(checkpoints=[4])
+    supervisor = supervise(controller, learner=0)
+    supervisor.watch_learner(group, "tcp://somewhere", Path("6"))
+    await supervisor.release(1.0)
+    assert controller.passed_over == [Path("6")] and controller.has_left and not controller.failures
+    assert group.events == ["begin", Path("6"), "end", "begin", Path("4")]
+    assert controller.reports == [
+        "the checkpoint 6 is damaged: a is cut: it is set aside, and the run goes on from version 4."
+    ]
+
+
+async def test_where_no_older_checkpoint_is_left_the_damage_ends_the_run() -> None:
+    damaged = DamagedCheckpoint("the checkpoint 6 is damaged: a is cut", place="6/a", remedy="begin anew")
+    controller = HeardByController(checkpoints=[])
+    supervisor = supervise(controller, learner=3)
+    supervisor.watch_learner(Group({"learner-0": task_error(damaged)}), "tcp://somewhere", Path("6"))
+    await supervisor.release(1.0)
+    assert controller.failures == [damaged]
