@@ -92,8 +92,10 @@ class Cluster:
         if not ray.is_initialized():
             return
         actors = [*self._actors, *(self._learner.actors if self._learner else [])]
-        leaving = [actor.__ray_terminate__.remote() for actor in actors]
-        ray.wait(leaving, num_returns=len(leaving), timeout=TERMINATE_TIMEOUT_S)
+        leaving = {actor.__ray_terminate__.remote(): actor for actor in actors}
+        _, late = ray.wait(list(leaving), num_returns=len(leaving), timeout=TERMINATE_TIMEOUT_S)
+        for call in late:
+            ray.kill(leaving[call])
         if self._reservation is not None:
             self._reservation.release()
         ray.shutdown()
