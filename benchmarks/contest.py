@@ -1,4 +1,4 @@
-"""Two implementations of one function beside each other: same inputs, same process, in turns.
+"""Implementations of one function beside each other: same inputs, same process, in turns.
 
 Owns how time is taken and how results are compared. Must not know what the functions compute.
 """
@@ -49,18 +49,22 @@ class Result:
 def hold(contest: Contest, mask: Tensor, *, num_samples: int) -> Result:
     """Compares, then times both sides in turns."""
     disagreement = _disagreement(contest, mask)
-    ours, peer = _Stopwatch(contest.ours), _Stopwatch(contest.peer)
+    seconds = take_turns({"ours": contest.ours, "peer": contest.peer}, num_samples=num_samples)
+    return Result(ours_s=seconds["ours"], peer_s=seconds["peer"], disagreement=disagreement)
+
+
+def take_turns(calls: Mapping[str, Callable[[], object]], *, num_samples: int) -> dict[str, float]:
+    """Median time of each call, in seconds of the processor: one sample of each after the other, to and fro."""
+    watches = {name: _Stopwatch(call) for name, call in calls.items()}
     gc.collect()
     gc.disable()
     try:
         for index in range(num_samples):
-            for watch in (ours, peer) if index % 2 else (peer, ours):
+            for watch in list(watches.values())[:: 1 if index % 2 else -1]:
                 watch.sample()
     finally:
         gc.enable()
-    return Result(
-        ours_s=statistics.median(ours.samples_s), peer_s=statistics.median(peer.samples_s), disagreement=disagreement
-    )
+    return {name: statistics.median(watch.samples_s) for name, watch in watches.items()}
 
 
 def _disagreement(contest: Contest, mask: Tensor) -> str:
