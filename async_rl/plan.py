@@ -177,7 +177,9 @@ def crash(config: RunConfig) -> str:
     checkpoints = f"every {every} {_batches(every)} and at the end" if every else "only at the end and on Ctrl-C"
     return (
         f"A generator that dies is started again, up to {config.generation.max_restarts} times, and its prompts are "
-        f"leased anew. Checkpoints are written {checkpoints}; `--resume auto` goes on from the last one. "
+        f"leased anew. Where a rank of the learner dies, all ranks are started again from the last checkpoint, up to "
+        f"{config.learner.max_restarts} times, while generators live on. Checkpoints are written {checkpoints}; "
+        "`--resume auto` goes on from the last one. "
         "Ctrl-C finishes the step and writes one; a second Ctrl-C stops at once."
     )
 
