@@ -16,7 +16,7 @@ from torch import Tensor
 from learner.products import multiply
 from learner.vocabulary import VocabularyShard
 
-CPU_TILE = (256, 2048)
+CPU_TILE = (512, 1024)
 """R and K: its caches hold the logits, and what makes them."""
 GPU_TILE = (2048, 16384)
 """Few and large ones."""

@@ -1,6 +1,7 @@
 """Which words top-k and top-p keep, against sorting the whole row, and scores of what they keep."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 
 import pytest
@@ -9,12 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from async_rl.config.objective import CorrectionConfig
+from async_rl.config.schema import GenerationConfig
+from async_rl.protocol import Batch, TrajectoryGroup
 from learner import truncation as module
 from learner.backend import TokenScores
+from learner.batch import TrainingBatch
 from learner.output_layer import HiddenLogits, OutputLayer
 from learner.token_scores import score_tokens
 from learner.truncation import Truncation
 from learner.vocabulary import Gather, VocabularyShard
+from tests.learner.bigram_backend import BigramBackend
+from tests.learner.groups import make_group, make_trajectory
+from tests.learner.updates import config, update
 
 ALONE: Gather = VocabularyShard.whole(1).gather
 
@@ -98,7 +106,7 @@ TRUNCATIONS = [Truncation(top_k=5, top_p=1.0), Truncation(top_k=0, top_p=0.7), T
 
 
 @pytest.mark.parametrize("truncation", TRUNCATIONS, ids=str)
-@pytest.mark.parametrize("tile", [(1, 7), (256, 2048)])
+@pytest.mark.parametrize("tile", [(1, 7), (512, 1024)])
 def test_scores_and_gradients_are_of_the_words_that_are_kept(
     monkeypatch: pytest.MonkeyPatch, truncation: Truncation, tile: tuple[int, int]
 ) -> None:
@@ -160,3 +168,44 @@ def test_no_tokens_have_no_floors() -> None:
         torch.empty(0, 6), layer, torch.empty(0, dtype=torch.int64), temperature=1.0, truncation=truncation
     )
     assert found.logprobs.shape == (0,)
+
+
+def test_a_config_that_keeps_all_words_has_no_truncation() -> None:
+    assert Truncation.of(GenerationConfig()) is None
+    assert Truncation.of(GenerationConfig(top_k=7)) == Truncation(top_k=7, top_p=1.0)
+    assert Truncation.of(GenerationConfig(top_p=0.9)) == Truncation(top_k=0, top_p=0.9)
+
+
+def sampled_group(backend: BigramBackend, generation: GenerationConfig, group_id: int) -> TrajectoryGroup:
+    """Two responses as an engine would sample them, μ of the words that it keeps."""
+    truncation, last = Truncation.of(generation), 0
+    assert truncation is not None
+    trajectories = []
+    for reward in (0.0, 1.0):
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        for _ in range(12):
+            logits = backend.table.detach()[last : last + 1]
+            dropped = ~is_kept(logits, truncation, generation.temperature)
+            mu = (logits / generation.temperature).masked_fill(dropped, -torch.inf).log_softmax(1)[0]
+            last = int(torch.multinomial(mu.exp(), 1))
+            tokens.append(last)
+            logprobs.append(float(mu[last]))
+        trajectories.append(make_trajectory(tokens, reward=reward, rollout_logprobs=logprobs))
+        last = 0
+    return make_group(group_id, [0], trajectories)
+
+
+@pytest.mark.parametrize("generation", [GenerationConfig(temperature=0.8, top_k=3), GenerationConfig(top_p=0.6)])
+def test_on_policy_weights_and_ratios_are_1(generation: GenerationConfig) -> None:
+    torch.manual_seed(5)
+    backend = BigramBackend()
+    groups = [sampled_group(backend, generation, group_id) for group_id in range(4)]
+    batch = TrainingBatch.build(Batch.whole(version=0, groups=groups), mask_above=None)
+    run = replace(config(correction=CorrectionConfig(score_on_arrival=False, normalize=True)), generation=generation)
+    scores, outcome = update(backend, batch, run)
+    assert scores.corrected is not None
+    assert (scores.corrected.weights[batch.mask] - 1).abs().max() < 1e-5
+    for logprobs in (scores.models.logprobs, outcome.logprobs):
+        assert logprobs is not None
+        assert (logprobs - batch.rollout_logprobs)[batch.mask].abs().max() < 1e-5
