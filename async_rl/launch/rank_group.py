@@ -76,8 +76,15 @@ class RankGroup:
         _, running = await asyncio.wait(self._calls.values(), return_when=asyncio.FIRST_EXCEPTION)
         if running:
             await asyncio.wait(running, timeout=SETTLE_S)
-        ends = {name: call.exception() for name, call in self._calls.items() if call.done()}
-        return {name: error for name, error in ends.items() if isinstance(error, RayError)}
+        failures: dict[str, RayError] = {}
+        for name, call in self._calls.items():
+            ended = call.exception() if call.done() else None
+            if isinstance(ended, RayError):
+                failures[name] = ended
+            elif ended is not None:
+                # Not a rank's: the call itself could not be made.
+                raise ended
+        return failures
 
     async def _follow(self, actor: ActorHandle, arguments: Arguments) -> None:
         await actor.run.remote(**arguments)
