@@ -107,13 +107,14 @@ def _socket(config: RunConfig, rank: int, *, address: str, incarnation: str) -> 
 
 def _open_roles(config: RunConfig, ground: Ground, stack: ExitStack) -> Roles:
     """The models that the objective asks for, closed with the stack."""
-    policy = stack.enter_context(closing(_policy(config, ground)))
     reference: ScoringBackend | None = None
-    if config.kl.coef > 0 and config.learner.lora.rank:
-        reference = policy.without_adapters()
-    elif config.kl.coef > 0:
+    # Those that may be offloaded first: so there is never more on the device than in their later uses.
+    if config.kl.coef > 0 and not config.learner.lora.rank:
         reference = stack.enter_context(closing(_reference(config, ground)))
     critic = stack.enter_context(closing(_critic(config, ground))) if ScoringPlan.of(config).values else None
+    policy = stack.enter_context(closing(_policy(config, ground)))
+    if config.kl.coef > 0 and config.learner.lora.rank:
+        reference = policy.without_adapters()
     return Roles(policy=policy, reference=reference, critic=critic)
 
 
@@ -130,7 +131,7 @@ def _policy(config: RunConfig, ground: Ground) -> MegatronBackend:
 
 def _reference(config: RunConfig, ground: Ground) -> MegatronBackend:
     """The model's own weights, whatever was resumed."""
-    return MegatronBackend(ground, config.model, None, num_steps=0)
+    return MegatronBackend(ground, config.model, None, num_steps=0, offload=config.kl.offload)
 
 
 def _critic(config: RunConfig, ground: Ground) -> MegatronCritic:
@@ -140,4 +141,5 @@ def _critic(config: RunConfig, ground: Ground) -> MegatronCritic:
         config.critic.optimizer,
         num_steps=critic_steps(config),
         recompute=config.learner.recompute,
+        offload=config.critic.offload,
     )

@@ -206,6 +206,11 @@ class KLConfig:
     )
     target: float = option(0.1, "`adaptive`: the wanted KL, nats a token.", exclusive_minimum=0)
     horizon: int = option(10_000, "`adaptive`: trajectories over which a correction is spread.", minimum=1)
+    offload: bool = option(
+        False,
+        "Keep the reference in the host's memory between its uses, each of which costs the way to the GPU: the same "
+        "numbers in less memory there. Only on GPUs, and not with `estimator=full`.",
+    )
 
 
 @dataclass(frozen=True)

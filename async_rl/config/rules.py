@@ -8,6 +8,7 @@ import math
 
 from async_rl.config.objective import Estimator
 from async_rl.config.objective_rules import VALUE_ESTIMATORS, check_objective
+from async_rl.config.offload_rules import check_offload
 from async_rl.config.parallel_rules import check_parallel, check_parallel_sizes, check_sizes
 from async_rl.config.part_rules import check_data, check_name, check_optimizer, check_reference, refuse
 from async_rl.config.schema import RunConfig
@@ -32,6 +33,7 @@ def check_run(config: RunConfig) -> None:
     _check_staleness(config)
     check_objective(config)
     _check_warmup(config)
+    check_offload(config)
     _check_learner(config)
     check_parallel(config)
     if config.model.sizes.is_given:

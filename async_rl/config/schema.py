@@ -271,6 +271,11 @@ class CriticConfig:
     warmup: int = option(
         0, "Batches at the start that train the critic alone: the policy waits until values mean something.", minimum=0
     )
+    offload: bool = option(
+        False,
+        "Keep the critic (weights, gradients, optimizer) in the host's memory between its uses, each of which costs "
+        "the way to the GPU and back: the same numbers in less memory there. Only on GPUs.",
+    )
     optimizer: OptimizerConfig = section(OptimizerConfig, "The critic's optimizer.")
 
 

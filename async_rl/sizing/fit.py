@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 
 from async_rl.config.model_sizes import ModelSizes
+from async_rl.config.objective import KLEstimator
 from async_rl.config.option import with_options, written
 from async_rl.config.parallel import Recompute
 from async_rl.config.parallel_rules import check_parallel, check_parallel_sizes
@@ -16,7 +17,7 @@ from async_rl.config.schema import RunConfig, Transport
 from async_rl.errors import ConfigError, ResourceError
 from async_rl.sizing.account import GIB, Account
 from async_rl.sizing.engine import kv_token_bytes, kv_tokens
-from async_rl.sizing.run import accounts, longest_trajectory
+from async_rl.sizing.run import accounts, held_models, longest_trajectory
 
 USABLE = 0.95
 """Of a GPU's memory; the rest is lost between blocks of memory."""
@@ -94,9 +95,13 @@ def _learner_changes(config: RunConfig) -> Iterator[Change]:
     """From those that cost some time to those that cost many GPUs."""
     sharing: Change = {"learner.parallel.sequence_parallel": True} if config.learner.parallel.tp > 1 else {}
     full: Change = {"learner.recompute": Recompute.full}
+    offloading = _offloading(config)
     thrift: Change = {**sharing, **full}
     yield sharing
     yield full
+    yield thrift
+    yield offloading
+    thrift = {**thrift, **offloading}
     yield thrift
     budgets = list(_budgets(config))
     plain: Change = {}
@@ -104,7 +109,18 @@ def _learner_changes(config: RunConfig) -> Iterator[Change]:
         for tokens in budgets:
             yield {**change, "learner.micro_batch_tokens": tokens}
     for change in _more_ranks(config):
-        yield {**change, **full}
+        yield {**change, **full, **offloading}
+
+
+def _offloading(config: RunConfig) -> Change:
+    """Of all models that can come and go."""
+    models = held_models(config)
+    change: dict[str, object] = {}
+    if any(model.name == "critic" for model in models):
+        change["critic.offload"] = True
+    if any(model.name == "reference" for model in models) and config.kl.estimator is not KLEstimator.full:
+        change["kl.offload"] = True
+    return change
 
 
 def _more_ranks(config: RunConfig) -> Iterator[Change]:

@@ -42,13 +42,13 @@ def training_of(config: RunConfig, sizes: ModelSizes) -> Training:
 
 
 def held_models(config: RunConfig) -> tuple[HeldModel, ...]:
-    """The models that the objective asks for, all on each rank; a policy without its adapters is its reference."""
+    """Those that the objective asks for, a part of each on each rank; a policy without adapters is its reference."""
     lora_rank = config.learner.lora.rank
     models = [HeldModel(name="policy", lora_rank=lora_rank)]
     if config.kl.coef > 0 and not lora_rank:
-        models.append(HeldModel(name="reference", is_trained=False))
+        models.append(HeldModel(name="reference", is_trained=False, is_offloaded=config.kl.offload))
     if config.advantage.estimator in VALUE_ESTIMATORS:
-        models.append(HeldModel(name="critic", has_vocabulary=False))
+        models.append(HeldModel(name="critic", has_vocabulary=False, is_offloaded=config.critic.offload))
     return tuple(models)
 
 

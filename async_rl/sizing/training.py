@@ -32,6 +32,21 @@ class HeldModel:
     """A logit for each token above its last norm, else one number."""
     lora_rank: int = 0
     """Of adapters that train in the place of its weights; 0: there are none."""
+    is_offloaded: bool = False
+    """On the device in its uses alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _State:
+    """What a model holds on a rank besides activations, in bytes."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.gradients + self.optimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +55,7 @@ class Training:
 
     sizes: ModelSizes
     models: tuple[HeldModel, ...]
-    """At once on each rank, of the same sizes."""
+    """On each rank, of the same sizes."""
     parallel: ParallelConfig
     num_shards: int
     """Data parallel size."""
@@ -87,26 +102,36 @@ def training_account(training: Training) -> Account:
 
 def stage_account(training: Training, stage: int) -> Account:
     """A rank of a pipeline stage, counted from 0."""
-    weights = gradients = optimizer = 0
-    for model in training.models:
-        held = stage_parameters(training.sizes, training.parallel, stage, has_vocabulary=model.has_vocabulary)
-        adapters = adapter_parameters(training.sizes, training.parallel, model.lora_rank)
-        weights += (held + adapters).total * training.width
-        if model.is_trained:
-            trained = adapters if model.lora_rank else held
-            gradients += trained.total * 4
-            optimizer += _optimizer_bytes(training, trained)
+    states = _states_at_once(training, stage)
     pp = training.parallel.pp
     return Account(
         owner="learner rank" if pp == 1 else f"learner rank, stage {stage + 1} of {pp}",
         parts=(
-            Part(name="weights", num_bytes=weights),
-            Part(name="gradients", num_bytes=gradients),
-            Part(name="optimizer", num_bytes=optimizer),
+            Part(name="weights", num_bytes=sum(state.weights for state in states)),
+            Part(name="gradients", num_bytes=sum(state.gradients for state in states)),
+            Part(name="optimizer", num_bytes=sum(state.optimizer for state in states)),
             Part(name="activations", num_bytes=_kept_bytes(training, stage)),
             Part(name="working memory", num_bytes=_working_bytes(training, is_last=stage == pp - 1)),
             Part(name="runtime", num_bytes=runtime_bytes(training.on_gpus)),
         ),
+    )
+
+
+def _states_at_once(training: Training, stage: int) -> list[_State]:
+    """Of the models that stay, and of the largest of those that come one at a time."""
+    staying = [_state(training, model, stage) for model in training.models if not model.is_offloaded]
+    coming = [_state(training, model, stage) for model in training.models if model.is_offloaded]
+    return staying + sorted(coming, key=lambda state: state.total)[-1:]
+
+
+def _state(training: Training, model: HeldModel, stage: int) -> _State:
+    held = stage_parameters(training.sizes, training.parallel, stage, has_vocabulary=model.has_vocabulary)
+    adapters = adapter_parameters(training.sizes, training.parallel, model.lora_rank)
+    trained = adapters if model.lora_rank else held
+    return _State(
+        weights=(held + adapters).total * training.width,
+        gradients=trained.total * 4 if model.is_trained else 0,
+        optimizer=_optimizer_bytes(training, trained) if model.is_trained else 0,
     )
 
 

@@ -44,6 +44,7 @@ class MegatronBackend:
         num_steps: int,
         recompute: Recompute = Recompute.none,
         lora: LoraConfig | None = None,
+        offload: bool = False,
     ) -> None:
         """Loads a Hugging Face folder; a `ModelError` where that cannot be done.
 
@@ -54,9 +55,19 @@ class MegatronBackend:
             num_steps: optimizer steps of the whole run, which the schedule is stretched over.
             recompute: which activations are made again in the backward pass.
             lora: adapters that train in the place of all weights.
+            offload: it lies in the host's memory between uses; of one that only scores, and not with lazy logits, which
+                are read between uses.
         """
+        assert not (offload and optimizer is not None), "the weights of a policy are read between uses"
         self._network = Network(
-            ground, model, Head.VOCABULARY, optimizer, num_steps=num_steps, recompute=recompute, lora=lora
+            ground,
+            model,
+            Head.VOCABULARY,
+            optimizer,
+            num_steps=num_steps,
+            recompute=recompute,
+            lora=lora,
+            offload=offload,
         )
 
     def score(
@@ -115,6 +126,7 @@ class MegatronBackend:
 
     def lazy_logits(self, micro_batches: Sequence[PackedSequences]) -> Sequence[LazyLogits]:
         """See `TrainBackend`; empty on all but the last pipeline stage, which alone reads them."""
+        assert not self._network.is_offloaded
 
         def read(hidden: Tensor, index: int) -> LazyLogits:
             return HiddenLogits(hidden=self._rows(hidden, micro_batches[index]), layer=self._output_layer())

@@ -29,9 +29,15 @@ class MegatronCritic:
         *,
         num_steps: int,
         recompute: Recompute = Recompute.none,
+        offload: bool = False,
     ) -> None:
-        """Loads the body from a Hugging Face folder of a language model; see `MegatronBackend`."""
-        self._network = Network(ground, model, Head.VALUE, optimizer, num_steps=num_steps, recompute=recompute)
+        """Loads the body from a Hugging Face folder of a language model; see `MegatronBackend`.
+
+        With `offload` it lies in the host's memory between uses.
+        """
+        self._network = Network(
+            ground, model, Head.VALUE, optimizer, num_steps=num_steps, recompute=recompute, offload=offload
+        )
 
     def values(self, micro_batches: Sequence[PackedSequences]) -> list[Tensor]:
         """See `ValueBackend`."""

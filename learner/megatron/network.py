@@ -9,7 +9,8 @@ the hidden states mean: that is the policy's and the critic's.
 Legend: T tokens of a micro-batch, H hidden size.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
@@ -30,6 +31,7 @@ from learner.megatron.head import Head
 from learner.megatron.lora import Lora
 from learner.megatron.micro_batch import MicroBatch
 from learner.megatron.model import HiddenStates, build_chunks
+from learner.megatron.offload import Holding, Offload, optimizer_tensors
 from learner.megatron.optimizer import GuardedOptimizer
 from learner.megatron.replicas import Replicas
 from learner.megatron.runtime import Ground
@@ -62,6 +64,7 @@ class Network:
         num_steps: int,
         recompute: Recompute,
         lora: LoraConfig | None = None,
+        offload: bool = False,
     ) -> None:
         """Loads this rank's part of a Hugging Face folder; a `ModelError` where that cannot be done.
 
@@ -73,6 +76,7 @@ class Network:
             num_steps: optimizer steps of the whole run, which the schedule is stretched over.
             recompute: which activations are made again in the backward pass.
             lora: adapters that train in the place of all weights.
+            offload: between uses everything lies in the host's memory. What is read of the model meanwhile is nothing.
         """
         self.folder = Path(model.path)
         self.dtype: torch.dtype = getattr(torch, model.dtype.value)
@@ -92,6 +96,12 @@ class Network:
             self._replicas = Replicas(self._chunks, num_replicas=ground.parallel.dp * ground.parallel.cp)
             self._pieces = self._replicas.chunks
             self._optimizer = GuardedOptimizer(self._replicas.chunks, optimizer, num_steps=num_steps)
+        self._offload = self._sent_away() if offload else None
+
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether it lies in the host's memory between uses."""
+        return self._offload is not None
 
     @property
     def chunks(self) -> Sequence[HiddenStates]:
@@ -127,7 +137,7 @@ class Network:
             assert non_loss_data
             return None if index is None else read(hidden, index)
 
-        with torch.no_grad():
+        with torch.no_grad(), self._back(Holding.WEIGHTS):
             results = self._run(micro_batches, forward_step, forward_only=True)
         return cast(list[_Read], results[-len(micro_batches) :])
 
@@ -150,22 +160,38 @@ class Network:
         """
         assert self._optimizer is not None
         lr = self._optimizer.lr
-        total = self._accumulate(micro_batches, loss_of)
-        grad_norm, is_updated = self._optimizer.step(total)
+        with self._back(Holding.WEIGHTS, Holding.GRADIENTS, Holding.OPTIMIZER):
+            total = self._accumulate(micro_batches, loss_of)
+            grad_norm, is_updated = self._optimizer.step(total)
         return StepResult(loss=total, grad_norm=grad_norm, lr=lr, skipped=not is_updated)
 
     def snapshot(self) -> MegatronSnapshot:
         """Copies weights, optimizer, schedule and random states to the host's memory."""
         assert self._optimizer is not None
-        return checkpoint.take_snapshot(self._ground, self.chunks, self._optimizer)
+        with self._back(Holding.WEIGHTS, Holding.OPTIMIZER):
+            return checkpoint.take_snapshot(self._ground, self.chunks, self._optimizer)
 
     def load(self, folder: Path) -> None:
         """Takes back what a snapshot wrote; a `ModelError` where the folder is none, or of another model."""
         assert self._optimizer is not None
-        checkpoint.load(folder, self._ground, self.chunks, self._optimizer)
+        with self._back(Holding.WEIGHTS, Holding.OPTIMIZER):
+            checkpoint.load(folder, self._ground, self.chunks, self._optimizer)
 
     def close(self) -> None:
         """Gives up the model; the ground stays."""
+
+    def _sent_away(self) -> Offload:
+        tensors: dict[Holding, Callable[[], Iterable[Tensor]]] = {
+            Holding.WEIGHTS: lambda: (weight for chunk in self._chunks for weight in chunk.parameters())
+        }
+        if self._replicas is not None and self._optimizer is not None:
+            tensors[Holding.GRADIENTS] = self._replicas.gradients
+            tensors[Holding.OPTIMIZER] = partial(optimizer_tensors, self._optimizer.optimizer)
+        return Offload(tensors, is_frozen=self._optimizer is None)
+
+    def _back(self, *holdings: Holding) -> AbstractContextManager[None]:
+        """For a use of the model."""
+        return nullcontext() if self._offload is None else self._offload.back(*holdings)
 
     def _accumulate(self, micro_batches: Sequence[PackedSequences], loss_of: Callable[[Tensor, int], Tensor]) -> float:
         """Leaves the gradient in the model's buffers and returns the loss, the same on every rank."""

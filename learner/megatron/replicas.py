@@ -7,6 +7,7 @@ still runs, and changed weights are gathered while the next forward pass runs al
 from collections.abc import Sequence
 
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from torch import Tensor
 
 from learner.megatron.model import HiddenStates
 
@@ -25,6 +26,12 @@ class Replicas:
         if self._overlaps:
             no_sync = [chunk.no_sync for chunk in self.chunks]
             chunks[0].config.no_sync_func = no_sync if len(no_sync) > 1 else no_sync[0]
+
+    def gradients(self) -> list[Tensor]:
+        """The buffers that all gradients are views of."""
+        return [
+            buffer.grad_data for chunk in self.chunks for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers)
+        ]
 
     def forget_gradients(self) -> None:
         """Sets them to 0, before a step's first micro-batch."""

@@ -33,6 +33,12 @@ def device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if USE_CUDA else torch.device("cpu")
 
 
+def wait_for_device() -> None:
+    """Returns when everything that was asked of the device is done, on all its streams."""
+    if USE_CUDA:
+        torch.cuda.synchronize()
+
+
 def seed_random(seed: int) -> None:
     """Sets all random states of this process; those that ranks do not share follow from its place."""
     torch.manual_seed(seed)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from async_rl.config.model_sizes import ModelSizes
-from async_rl.config.objective import Estimator
+from async_rl.config.objective import Estimator, KLEstimator
 from async_rl.config.option import with_options
 from async_rl.config.parallel import Recompute
 from async_rl.config.schema import Dtype, ModelConfig, RunConfig, Transport
@@ -78,6 +78,18 @@ def test_the_cheapest_remedy_of_the_learner_is_named_and_works(options: dict[str
     assert error.place == "learner, cluster.gpu_memory_gib"
     assert error.remedy == remedy
     check_fit(mended(config, error), QWEN3_8B)
+
+
+def test_models_that_come_and_go_make_room() -> None:
+    config = with_options(
+        MACHINE,
+        {"learner.recompute": Recompute.full, "kl.coef": 0.1, "advantage.estimator": Estimator.gae},
+    )
+    error = refusal(config)
+    assert error.remedy == "set critic.offload=true kl.offload=true"
+    check_fit(mended(config, error), QWEN3_8B)
+    exact = with_options(config, {"kl.estimator": KLEstimator.full})
+    assert "kl.offload" not in refusal(exact).remedy
 
 
 def test_where_thrift_is_not_enough_more_ranks_share_the_model() -> None:

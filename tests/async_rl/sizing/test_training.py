@@ -110,6 +110,15 @@ def test_more_models_take_more() -> None:
     assert part(frozen, "optimizer") == part(policy, "optimizer")
 
 
+def test_of_models_that_come_and_go_the_largest_counts() -> None:
+    policy = make()
+    critic = HeldModel(name="critic", has_vocabulary=False, is_offloaded=True)
+    reference = HeldModel(name="reference", is_trained=False, is_offloaded=True)
+    assert training_account(replace(policy, models=(POLICY, reference, critic))) == (
+        training_account(replace(policy, models=(POLICY, replace(critic, is_offloaded=False))))
+    )
+
+
 def test_adapters_are_all_that_gradients_and_optimizer_are_of() -> None:
     policy, lora = make(), replace(make(), models=(HeldModel(name="policy", lora_rank=16),))
     # 43.6 million: 36 layers of 16 · (4·4096 + 2·(4096 + 1024) + 3·12288).
