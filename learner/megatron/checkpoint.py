@@ -60,7 +60,7 @@ def load(folder: Path, ground: Ground, chunks: Sequence[GPTModel], optimizer: Gu
         ) from error
     for index, chunk in enumerate(chunks):
         chunk.load_state_dict(state["model"][f"model{index}"])
-    optimizer.load_state(state["optimizer"], state["scheduler"])
+    optimizer.load_state(state["optimizer"], state["updates"], state["scheduler"])
     if is_same_layout:
         _set_random_state(state["random"])
     else:
@@ -68,15 +68,13 @@ def load(folder: Path, ground: Ground, chunks: Sequence[GPTModel], optimizer: Gu
 
 
 def _sharded_state(chunks: Sequence[GPTModel], optimizer: GuardedOptimizer, *, is_loading: bool) -> ShardedStateDict:
-    metadata = {
-        "distrib_optim_sharding_type": "fully_reshardable",
-        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
-    }
+    metadata = {"dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True)}
     # Megatron's own names for the pieces of an interleaved pipeline.
     weights = {f"model{index}": chunk.sharded_state_dict(metadata=metadata) for index, chunk in enumerate(chunks)}
     return {
         "model": weights,
-        "optimizer": optimizer.optimizer.sharded_state_dict(weights, is_loading, metadata=metadata),
+        "optimizer": optimizer.sharded_state(weights, is_loading=is_loading),
+        "updates": optimizer.num_updates,
         "scheduler": optimizer.scheduler.state_dict(),
     }
 

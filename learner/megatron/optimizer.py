@@ -4,10 +4,13 @@ Owns the translation of `OptimizerConfig` and one guarded update. Knows nothing 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 import torch
+from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import ChainedOptimizer, MegatronOptimizer, get_megatron_optimizer
 from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
@@ -23,6 +26,9 @@ _STYLES = {
     # Warm-up, stable, decay (MiniCPM, arXiv:2404.06395).
     Schedule.wsd: "WSD",
 }
+_FORMAT = "fully_reshardable"
+"""Megatron's name of a format in which each weight has its moments, in its own shape."""
+
 # What a parameter group has from the config; its learning rate is the schedule's.
 _OPTIONS = ("max_lr", "min_lr", "betas", "eps")
 
@@ -80,16 +86,66 @@ class GuardedOptimizer:
         self.scheduler.step(1)
         return grad_norm, True
 
+    @property
+    def num_updates(self) -> int:
+        """That Adam has counted."""
+        groups = self.optimizer.param_groups
+        return max((int(group["step"]) for group in groups if "step" in group), default=0)
+
+    def sharded_state(self, weights: ShardedStateDict, *, is_loading: bool) -> ShardedStateDict:
+        """Moments and main weights, for a checkpoint; called by all ranks at once.
+
+        Their names are those of the weights, whatever the layout: an optimizer of its own for experts shows in none.
+        """
+        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        metadata = {
+            "distrib_optim_sharding_type": _FORMAT,
+            "dp_cp_group": group,
+            "chained_optim_avoid_prefix": True,
+        }
+        with _padding_counted(self._parts):
+            parts = [part.sharded_state_dict(weights, is_loading, metadata=metadata) for part in self._parts]
+        return {index: part["param_state"] for index, part in enumerate(parts)}
+
     @torch.no_grad()
-    def load_state(self, optimizer: dict[str, object], scheduler: dict[str, object]) -> None:
-        """Takes back moments, main weights and counters; the options stay those of this run's config."""
+    def load_state(self, state: Mapping[int, object], num_updates: int, scheduler: dict[str, object]) -> None:
+        """Takes back moments, main weights and counters; the options stay those of this run's config.
+
+        Args:
+            state: as `sharded_state` described it, with what was read.
+            num_updates: see there.
+            scheduler: its state.
+        """
         options = [{name: group[name] for name in _OPTIONS} for group in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(optimizer)
+        for index, part in enumerate(self._parts):
+            own = part.state_dict()
+            for group in own["optimizer"]["param_groups"]:
+                group["step"] = num_updates
+            part.load_state_dict({**own, "param_state": state[index], "param_state_sharding_type": _FORMAT})
         for group, kept in zip(self.optimizer.param_groups, options, strict=True):
             group.update(kept)
         # Loading adds the saved steps to those already counted.
         self.scheduler.num_steps = 0
         self.scheduler.load_state_dict(scheduler)
+
+
+@contextmanager
+def _padding_counted(parts: Sequence[MegatronOptimizer]) -> Iterator[None]:
+    """Lets Megatron find each weight's moments where they are.
+
+    It lays the buckets of a buffer end to end without the padding behind each, and looks for a weight at its place in
+    the buffer, where the padding is counted. Where there is any between two buckets, it would write the moments of
+    other weights.
+    """
+    padded = [item for part in parts for buffer in part.buffers for item in (buffer, *buffer.buckets)]
+    before = [item.numel_unpadded for item in padded]
+    for item in padded:
+        item.numel_unpadded = item.grad_data.numel()
+    try:
+        yield
+    finally:
+        for item, numel in zip(padded, before, strict=True):
+            item.numel_unpadded = numel
 
 
 def _make_moments(parts: Sequence[MegatronOptimizer]) -> None:

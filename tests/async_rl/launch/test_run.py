@@ -44,7 +44,7 @@ class Asked:
 
 def make_run(config: RunConfig, console: Console, resume: Resume = Resume.NEVER) -> Run:
     found = Preflight(prompts=[], held_out=[], messages=[])
-    return Run(config, start=begin(config, resume, console), found=found, view=PlainView(console))
+    return Run(config, start=begin(config, resume, console), found=found, view=PlainView(console), began_s=0.0)
 
 
 def test_the_first_signal_asks_for_an_end_and_the_second_does_not_wait(config: RunConfig, console: Console) -> None:
