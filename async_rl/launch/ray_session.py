@@ -15,7 +15,8 @@ def start_ray(address: str, *, num_cpus: int) -> None:
     """
     try:
         ray.init(
-            address=address or None,
+            # Without a word, Ray would join whatever cluster it finds on this machine.
+            address=address or "local",
             num_cpus=None if address else num_cpus,
             include_dashboard=False,
             log_to_driver=False,

@@ -52,7 +52,7 @@ def ray_address() -> Iterator[str]:
     """One Ray for all runs; theirs would take seconds each."""
     import ray
 
-    context = ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="error")
+    context = ray.init("local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="error")
     yield str(context.address_info["gcs_address"])
     ray.shutdown()
 
