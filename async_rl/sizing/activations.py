@@ -2,8 +2,8 @@
 
 Owns the count for Llama-like layers, after Reducing Activation Recomputation in Large Transformer Models
 (arXiv:2205.05198): the same accounting, of RMSNorm, grouped queries, SwiGLU and an attention that keeps no scores.
-Experts are taken to be used evenly. On GPUs norms are Transformer Engine's, which keep what goes in and what comes out;
-Megatron's own, on CPUs, keep the normalised values too, in float32. Pure.
+Experts are taken to be used evenly. Norms keep what goes in and what comes out; on CPUs attention and SwiGLU are ours,
+which keep less than Megatron's. Pure.
 
 Legend: T tokens of a micro-batch, H hidden size.
 """
@@ -30,7 +30,6 @@ class Activations:
         """Bytes that a layer keeps of each token until its backward pass."""
         if self.recompute is Recompute.full:
             return self.width * self.sizes.hidden_size // self._sequence_parts
-        # `selective` computes scores again, of which an attention in pieces keeps none anyway.
         return self.whole
 
     @property
@@ -46,8 +45,7 @@ class Activations:
     @property
     def last_norm(self) -> int:
         """Bytes that the norm behind all layers keeps of each token."""
-        of_each = self.width if self.on_gpus else 8
-        return of_each * self.sizes.hidden_size // self._sequence_parts
+        return self.width * self.sizes.hidden_size // self._sequence_parts
 
     @property
     def working(self) -> int:
@@ -59,21 +57,33 @@ class Activations:
     def _attention_bytes(self) -> int:
         """On all tensor parallel ranks together."""
         queries, keys = self.sizes.query_size, self.sizes.kv_size
-        # What the matrix says as a whole (of which values are a part), rotated queries and keys, and the result, which
-        # Megatron's own layers lay out twice.
-        num_queries = 3 if self.on_gpus else 4
-        return self.width * (num_queries * queries + 3 * keys) + (self._head_norm_bytes if self.sizes.qk_norm else 0)
+        if self.on_gpus:
+            # What the matrix says as a whole (of which values are a part), rotated queries and keys, and the result.
+            kept = self.width * (3 * queries + 3 * keys)
+        else:
+            # Queries, keys and values, and the result twice, or, to attend again, once and queries twice.
+            kept = self.width * (3 * queries + 2 * keys)
+            # The log-sum-exp of each query, in float32.
+            kept += 0 if self._attends_again else 4 * self.sizes.num_heads
+        return kept + (self._head_norm_bytes if self.sizes.qk_norm else 0)
 
     @property
     def _head_norm_bytes(self) -> int:
         """What norms over a head keep besides, of all heads."""
         queries, keys = self.sizes.query_size, self.sizes.kv_size
-        return self.width * queries if self.on_gpus else 8 * (queries + keys)
+        if self.on_gpus:
+            return self.width * queries
+        # Queries apart; and what the matrix says as a whole, which is there already where its values are kept.
+        return self.width * (queries + keys) * (1 if self._attends_again else 2)
+
+    @property
+    def _attends_again(self) -> bool:
+        return self.recompute is Recompute.selective
 
     @property
     def _feed_forward_bytes(self) -> int:
-        # Gate, up, silu(gate), up once more (Megatron adds 0 to it), and the product.
-        columns = 5 * self._columns * self.width
+        # Gate, up and the product; Megatron's own SwiGLU keeps silu(gate), and up once more (it adds 0 to it).
+        columns = (5 if self.on_gpus else 3) * self._columns * self.width
         if not self.sizes.num_experts:
             return columns
         # The product weighted, each token once for each of its experts, and the probabilities of all experts.

@@ -79,12 +79,11 @@ class SegmentAttention(torch.nn.Module):
         """[T, H, D], [T, G, D], [T, G, D] → [T, H·D]; queries and keys are not yet rotated."""
         assert attention_mask is None and attention_bias is None
         layout = packed_seq_params
-        angles = layout.positions[:, None, None] * self._frequencies
-        cos, sin = angles.cos().to(query.dtype), angles.sin().to(query.dtype)
         if self.plain is not None and layout.prefixed is None:
+            angles = layout.positions[:, None, None] * self._frequencies
             found: Tensor = apply_module(self.plain)(
-                rotate(query.clone(), cos, sin),
-                rotate(key.clone(), cos, sin),
+                rotate(query.clone(), angles),
+                rotate(key.clone(), angles),
                 value,
                 None,
                 attn_mask_type=attn_mask_type,
@@ -93,7 +92,7 @@ class SegmentAttention(torch.nn.Module):
             )
             return found
         output: Tensor = _SegmentAttention.apply(  # type: ignore[no-untyped-call]
-            query, key, value, cos, sin, layout, self._softmax_scale
+            query, key, value, layout, self._frequencies, self._softmax_scale
         )
         return output.flatten(1)
 
@@ -111,14 +110,14 @@ class _SegmentAttention(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        cos: Tensor,
-        sin: Tensor,
         layout: Layout,
+        frequencies: Tensor,
         scale: float | None,
     ) -> Tensor:
         own, prefixed = layout.own, layout.prefixed
-        q, k, v, cos, sin = (tokens.index_select(0, own.sources) for tokens in (query, key, value, cos, sin))
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        q, k, v = (tokens.index_select(0, own.sources) for tokens in (query, key, value))
+        angles = _angles_of_cells(layout, frequencies)
+        q, k = rotate(q, angles), rotate(k, angles)
         output, log_sum = _attend((q, k, v), own, own, is_causal=True, scale=scale)
         if prefixed is not None:
             queries, keys = prefixed.queries, prefixed.keys
@@ -131,15 +130,15 @@ class _SegmentAttention(torch.autograd.Function):
             share = (their_log_sum - both).exp_().to(output.dtype)[..., None]
             output.index_copy_(0, cells, torch.lerp(ours, theirs, share))
             log_sum.index_copy_(0, cells, both)
-        ctx.layout, ctx.scale = layout, scale
-        ctx.save_for_backward(q, k, v, cos, sin, output, log_sum)
+        ctx.layout, ctx.frequencies, ctx.scale = layout, frequencies, scale
+        ctx.save_for_backward(q, k, v, output, log_sum)
         return output.index_select(0, layout.places)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         layout: Layout = ctx.layout
         own, prefixed = layout.own, layout.prefixed
-        q, k, v, cos, sin, output, log_sum = ctx.saved_tensors
+        q, k, v, output, log_sum = ctx.saved_tensors
         g = grad.index_select(0, own.sources).index_fill_(0, own.padding, 0.0)
         dq, dk, dv = _attend_backward((g, q, k, v, output, log_sum), own, own, is_causal=True, scale=ctx.scale)
         if prefixed is not None:
@@ -151,8 +150,9 @@ class _SegmentAttention(torch.autograd.Function):
             dq.index_add_(0, queries.sources, parts[0])
             dk.index_add_(0, keys.sources, parts[1])
             dv.index_add_(0, keys.sources, parts[2])
-        dq, dk = rotate(dq, cos, -sin), rotate(dk, cos, -sin)
-        return *(x.index_select(0, layout.places) for x in (dq, dk, dv)), None, None, None, None
+        angles = -_angles_of_cells(layout, ctx.frequencies)
+        dq, dk = rotate(dq, angles), rotate(dk, angles)
+        return *(x.index_select(0, layout.places) for x in (dq, dk, dv)), None, None, None
 
 
 def _attend(
@@ -174,8 +174,14 @@ def _attend_backward(
     return [Cells.join(column) for column in zip(*grads, strict=True)]
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns the halves of each head [T, H, D] in place, by angles whose cosine and sine are [T, 1, D / 2]."""
+def _angles_of_cells(layout: Layout, frequencies: Tensor) -> Tensor:
+    """[C, 1, D / 2]"""
+    return layout.positions.index_select(0, layout.own.sources)[:, None, None] * frequencies
+
+
+def rotate(x: Tensor, angles: Tensor) -> Tensor:
+    """Turns the halves of each head [T, H, D] in place, by angles [T, 1, D / 2] float32."""
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     half = x.shape[-1] // 2
     left, right = x[..., :half], x[..., half:]
     turned = (left * cos).addcmul_(right, sin, value=-1)

@@ -23,12 +23,9 @@ class RmsNorm(torch.nn.RMSNorm):
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., D] → [..., D]."""
-        if x.dtype in (torch.float32, torch.float64):
-            normed: Tensor = _RmsNorm.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call]
-            return normed
-        # Narrower ones are normed in float32, which torch does by itself.
-        return super().forward(x)
+        """[..., D] → [..., D], normed in float32 or wider."""
+        normed: Tensor = _RmsNorm.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call]
+        return normed
 
 
 class _RmsNorm(torch.autograd.Function):
@@ -40,24 +37,30 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        scale = x.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
+        wide = _widened(x)
+        scale = wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight, scale)
-        return torch.mul(x, scale).mul_(weight)
+        return torch.mul(wide, scale).mul_(weight).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, weight, scale = ctx.saved_tensors
+        wide_grad, wide_weight = _widened(grad), _widened(weight)
         of_x, of_weight, _ = torch.ops.aten.native_layer_norm_backward(
-            grad,
-            x,
+            wide_grad,
+            _widened(x),
             [x.shape[-1]],
             torch.zeros_like(scale),
             scale,
-            weight,
+            wide_weight,
             None,
             [ctx.needs_input_grad[0], ctx.needs_input_grad[1], False],
         )
         if of_x is not None:
-            mean = torch.mv(grad.flatten(0, -2), weight).view_as(scale).div_(x.shape[-1])
-            of_x.add_(mean.mul_(scale))
-        return of_x, of_weight, None
+            mean = torch.mv(wide_grad.flatten(0, -2), wide_weight).view_as(scale).div_(x.shape[-1])
+            of_x = of_x.add_(mean.mul_(scale)).to(x.dtype)
+        return of_x, None if of_weight is None else of_weight.to(weight.dtype), None
+
+
+def _widened(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
