@@ -13,6 +13,7 @@ from async_rl.errors import ChannelError
 from async_rl.protocol import (
     SCHEMA_VERSION,
     Activation,
+    Batch,
     ControllerMessage,
     Delivery,
     FinishReason,
@@ -86,8 +87,20 @@ def histograms(draw: st.DrawFn) -> Histogram:
     return Histogram(edges=draw(st.lists(finite, min_size=len(counts) + 1, max_size=len(counts) + 1)), counts=counts)
 
 
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    """One shard of a batch, whose parts are what its outline says."""
+    drawn = draw(st.lists(groups(), min_size=1, max_size=2))
+    count = draw(st.integers(1, 3))
+    shards = [[draw(st.integers(0, count - 1)) for _ in group.trajectories] for group in drawn]
+    cut = Batch.cut(version=draw(numbers), groups=drawn, shards=shards, count=count, checkpoint=draw(st.booleans()))
+    return draw(st.sampled_from(cut))
+
+
 def build(kind: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
-    """A struct with every field drawn by its type."""
+    """A struct with every field drawn by its type, where the fields are independent."""
+    if kind is Batch:
+        return batches()
     return st.builds(kind, **{field.name: st.from_type(field.type) for field in msgspec.structs.fields(kind)})
 
 
