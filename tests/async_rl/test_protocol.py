@@ -165,7 +165,8 @@ def test_a_batch_is_cut_into_shards_that_each_know_of_all_trajectories() -> None
 
 def test_a_shard_that_contradicts_its_outline_is_refused() -> None:
     first, second = Batch.cut(version=3, groups=[make_group(4, (3,))], shards=[[0, 1]], count=2)
-    for damage in ({"parts": []}, {"shard": 2}, {"outline": []}):
+    damages: list[dict[str, object]] = [{"parts": []}, {"shard": 2}, {"outline": []}]
+    for damage in damages:
         content = msgspec.msgpack.decode(msgspec.msgpack.encode(first)) | damage
         with pytest.raises(msgspec.ValidationError):
             msgspec.msgpack.decode(msgspec.msgpack.encode(content), type=Batch)

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import time
+from functools import partial
 
 import pytest
 
@@ -37,10 +38,14 @@ def kill_in_a_step(run: RunProcess, rank: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+def is_training(run: RunProcess, *, lives: int, batches: int) -> bool:
+    return len(run.pids("learner-0")) == lives and len(run.trained) >= batches
+
+
 def test_any_rank_may_be_killed_the_run_goes_back_to_its_last_checkpoint_by_itself_and_says_so(launch: Launch) -> None:
     run = launch(steps=STEPS, learner__parallel__dp=2, checkpoint__every=4, generation__num_generators=2)
-    for life, rank in enumerate((1, 0)):
-        run.until(lambda life=life: len(run.pids("learner-0")) == life + 1 and len(run.trained) >= 6 + 5 * life)
+    for lives, rank in ((1, 1), (2, 0)):
+        run.until(partial(is_training, run, lives=lives, batches=1 + 5 * lives))
         kill_in_a_step(run, rank)
     run.wait()
     told = [line for line in run.output.splitlines() if "the learner is started again from version" in line]

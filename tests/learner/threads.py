@@ -48,7 +48,8 @@ class ThreadMesh:
 
     def largest(self, number: float) -> float:
         """See `Mesh`."""
-        return max(self._exchange(number))
+        largest: float = max(self._exchange(number))
+        return largest
 
     def _exchange(self, said: Any) -> list[Any]:
         self._table[self.shard] = said
