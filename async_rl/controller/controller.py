@@ -42,12 +42,12 @@ from pathlib import Path
 from async_rl.checkpoints import BEGINNING
 from async_rl.config.schema import RunConfig
 from async_rl.controller.dealer import Dealer
-from async_rl.controller.generator_desk import GeneratorDesk
+from async_rl.controller.evaluations import Evaluations
+from async_rl.controller.generator_desk import GeneratorDesk, sampling_of
 from async_rl.controller.learner_desk import LearnerDesk
 from async_rl.controller.ports import CheckpointStore, GroupJournal, Observer, Peers, PromptSource
 from async_rl.coordinator import Coordinator
 from async_rl.errors import RunError
-from async_rl.evaluation import Evaluation
 from async_rl.protocol import (
     BatchRequest,
     CheckpointWritten,
@@ -100,15 +100,17 @@ class Controller:
         self._peers = peers
         self._journal = journal
         self._checkpoints = checkpoints
-        self._held_out = held_out
         self._observer = observer
         self._clock = clock
-        self._next_evaluation_id = next_evaluation_id
+        self._evaluations = Evaluations(
+            config, held_out=held_out, sampling=sampling_of(config.generation), next_id=next_evaluation_id
+        )
         # Of the run's own start, where whoever started it knows better.
         self._walltime = Walltime(limit_s=config.checkpoint.walltime_s, began_s=clock() if began_s is None else began_s)
         self._generators = GeneratorDesk(
             config,
             coordinator=coordinator,
+            evaluations=self._evaluations,
             peers=peers,
             journal=journal,
             prompts=prompts,
@@ -128,8 +130,6 @@ class Controller:
         self._learner = self._open_desk(trained_tokens=trained_tokens)
         self._ranks: frozenset[str] = frozenset()
         """The learner's present life, by incarnation: nobody else's word counts."""
-        self._published_version: int | None = None
-        self._evaluates_next_publish = True
         self._stop_reason: str | None = None
         self._lock = asyncio.Lock()
         self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -184,15 +184,12 @@ class Controller:
             self._checkpoints.remove_unfinished()
             last = self._checkpoints.last()
             folder, state = (None, BEGINNING) if last is None else last
-            evaluation = self._generators.evaluation
-            if evaluation is not None and evaluation.version <= state.version:
-                self._evaluates_next_publish = True
             await self._generators.begin_history()
+            self._evaluations.roll_back(state.version)
             # Much to read, perhaps: the view goes on.
             journal = await asyncio.to_thread(self._journal.load, state.version)
             self.coordinator.roll_back(version=state.version, snapshot=state.ledger, journal=journal)
             self._learner = self._open_desk(trained_tokens=state.trained_tokens)
-            self._published_version = None
             self._walltime.interrupted()
             if self.phase is not Phase.STARTING and state.version < self._config.steps:
                 self.phase = Phase.TRAINING
@@ -295,8 +292,8 @@ class Controller:
                 await self._learner.complete_checkpoint(
                     peer,
                     message,
-                    next_evaluation_id=self._next_evaluation_id,
-                    evaluation=self._generators.evaluation,
+                    next_evaluation_id=self._evaluations.next_id,
+                    evaluation=self._evaluations.present,
                 )
 
     # --- the life of the run -------------------------------------------------------------------
@@ -304,38 +301,17 @@ class Controller:
     async def _publish(self, manifest: WeightManifest) -> None:
         self._observer.published(manifest, self._clock())
         await self._generators.offer(manifest)
-        if self._evaluates_next_publish:
-            self._evaluate(manifest.version)
-        self._evaluates_next_publish = False
-        self._published_version = manifest.version
+        self._evaluations.published(manifest.version)
 
     def _commit(self, commit: Commit) -> None:
-        if not self._learner.commit(commit, next_evaluation_id=self._next_evaluation_id):
+        if not self._learner.commit(commit, next_evaluation_id=self._evaluations.next_id):
             return
         self._walltime.stepped(self._clock())
-        every = self._config.evaluation.every
         if commit.version == self._config.steps:
             self._observer.training_ended(self._clock())
             self.phase = Phase.FINISHING
-            self._evaluate(commit.version)
-        elif every and commit.version % every == 0 and self._published_version is not None:
-            if self._generators.evaluation is None:
-                self._evaluate(self._published_version)
-            else:
-                self._observer.said(f"No evaluation at version {commit.version}: the last one is still going on.")
-
-    def _evaluate(self, version: int) -> None:
-        if not self._held_out:
-            return
-        self._generators.evaluation = Evaluation(
-            version=version,
-            prompts=self._held_out,
-            sampling=self._generators.sampling,
-            samples_per_prompt=self._config.evaluation.samples_per_prompt,
-            first_id=self._next_evaluation_id,
-            max_attempts=self._config.ledger.max_attempts,
-        )
-        self._next_evaluation_id = self._generators.evaluation.next_first_id
+        if words := self._evaluations.committed(commit.version):
+            self._observer.said(words)
 
     async def _pump(self) -> None:
         self._advance()
@@ -347,15 +323,15 @@ class Controller:
 
     def _advance(self) -> None:
         """Moves on where an evaluation has ended or a stop was asked for."""
-        evaluation = self._generators.evaluation
+        evaluation = self._evaluations.present
         if evaluation is not None and evaluation.is_done:
             self._observer.evaluated(evaluation.result)
             self._learner.evaluated(evaluation.result)
-            self._generators.evaluation = None
+            self._evaluations.drop()
         if self._stop_reason is not None and self.phase is not Phase.ENDED:
-            self._generators.evaluation = None
+            self._evaluations.drop()
             self.phase = Phase.ENDING
-        elif self._generators.evaluation is None and self._published_version is not None:
+        elif self._evaluations.is_between:
             if self.phase is Phase.FINISHING or self.coordinator.version >= self._config.steps:
                 self.phase = Phase.ENDING
             elif self.phase is Phase.STARTING and self._generators.roster.num_sampling:

@@ -13,13 +13,13 @@ Owns the roster and the order "journaled before acked". Decides nothing about gr
 import logging
 from collections.abc import Callable
 
-from async_rl.config.schema import RunConfig
+from async_rl.config.schema import GenerationConfig, RunConfig
 from async_rl.controller.complaints import Complaints
+from async_rl.controller.evaluations import Evaluations
 from async_rl.controller.ports import GroupJournal, Observer, Peers, PromptSource
 from async_rl.controller.roster import GeneratorPeer, Roster
 from async_rl.coordinator import Coordinator
 from async_rl.errors import RunError
-from async_rl.evaluation import Evaluation
 from async_rl.ledger import Ledger, State
 from async_rl.protocol import (
     Ack,
@@ -45,6 +45,16 @@ from async_rl.protocol import (
 logger = logging.getLogger(__name__)
 
 
+def sampling_of(generation: GenerationConfig) -> Sampling:
+    """How training samples are drawn."""
+    return Sampling(
+        max_tokens=generation.max_new_tokens,
+        temperature=generation.temperature,
+        top_p=generation.top_p,
+        top_k=generation.top_k,
+    )
+
+
 class GeneratorDesk:
     """Speaks with every generator."""
 
@@ -53,6 +63,7 @@ class GeneratorDesk:
         config: RunConfig,
         *,
         coordinator: Coordinator,
+        evaluations: Evaluations,
         peers: Peers,
         journal: GroupJournal,
         prompts: PromptSource,
@@ -61,6 +72,7 @@ class GeneratorDesk:
     ) -> None:
         self._config = config
         self._coordinator = coordinator
+        self._evaluations = evaluations
         self._peers = peers
         self._journal = journal
         self._prompts = prompts
@@ -71,13 +83,6 @@ class GeneratorDesk:
         self._published: Published | None = None
         self._complaints = Complaints()
         self.roster = Roster()
-        self.evaluation: Evaluation | None = None
-
-    @property
-    def sampling(self) -> Sampling:
-        """How training samples are drawn."""
-        g = self._config.generation
-        return Sampling(max_tokens=g.max_new_tokens, temperature=g.temperature, top_p=g.top_p, top_k=g.top_k)
 
     # --- what generators say -------------------------------------------------------------------
 
@@ -128,8 +133,8 @@ class GeneratorDesk:
 
     async def _take_delivery(self, peer: str, purpose: Purpose, group: TrajectoryGroup) -> None:
         if purpose is Purpose.EVALUATE:
-            if self.evaluation is not None:
-                self.evaluation.deliver(group)
+            if self._evaluations.present is not None:
+                self._evaluations.present.deliver(group)
         elif self._coordinator.accepts(group):
             has_signal = group.has_signal or not self._config.advantage.filter_zero_signal
             if has_signal:
@@ -153,8 +158,8 @@ class GeneratorDesk:
 
     def _take_failure(self, peer: str, failure: GroupFailed) -> None:
         if failure.purpose is Purpose.EVALUATE:
-            if self.evaluation is not None:
-                self.evaluation.ledger.give_back(failure.group_id, failure.attempt, peer, failure.reason)
+            if self._evaluations.present is not None:
+                self._evaluations.present.ledger.give_back(failure.group_id, failure.attempt, peer, failure.reason)
             return
         state = self._coordinator.give_back(failure.group_id, failure.attempt, peer, failure.reason)
         if state is not State.FAILED:
@@ -181,9 +186,8 @@ class GeneratorDesk:
         publishes next: versions of the history that is undone have the same numbers.
         """
         await self._withdraw(self._coordinator.ledger, Purpose.TRAIN)
-        if self.evaluation is not None:
-            await self._withdraw(self.evaluation.ledger, Purpose.EVALUATE)
-        self.evaluation = None
+        if self._evaluations.present is not None:
+            await self._withdraw(self._evaluations.present.ledger, Purpose.EVALUATE)
         self._history += 1
         self._published = None
         self.roster.begin_history(self._clock())
@@ -205,8 +209,8 @@ class GeneratorDesk:
         for group_id, holder in self._coordinator.expire(now_s):
             self._observer.said(f"The lease of group {group_id} timed out at {holder}.")
             await self._peers.send(holder, Withdraw(group_ids=[group_id], purpose=Purpose.TRAIN))
-        if self.evaluation is not None:
-            self.evaluation.ledger.expire(now_s)
+        if self._evaluations.present is not None:
+            self._evaluations.present.ledger.expire(now_s)
         await self._leave_out_late(now_s)
 
     async def _leave_out_late(self, now_s: float) -> None:
@@ -231,8 +235,8 @@ class GeneratorDesk:
 
     def _lose(self, incarnation: str, name: str, reason: str) -> None:
         returned = self._coordinator.holder_died(incarnation, f"generator lost: {reason}")
-        if self.evaluation is not None:
-            self.evaluation.ledger.give_back_all(incarnation, reason)
+        if self._evaluations.present is not None:
+            self._evaluations.present.ledger.give_back_all(incarnation, reason)
         self._observer.said(f"{name} is gone ({reason}): {len(returned)} leases went back to the queue.")
 
     # --- handing out ---------------------------------------------------------------------------
@@ -250,9 +254,9 @@ class GeneratorDesk:
                 self._give_up(generator.incarnation, "unreachable")
 
     def _evaluation_leases(self, generator: GeneratorPeer) -> list[Lease]:
-        if self.evaluation is None:
+        if self._evaluations.present is None:
             return []
-        return self.evaluation.lease(
+        return self._evaluations.present.lease(
             generator.incarnation,
             generator.active_version,
             wanted=generator.credit,
@@ -279,7 +283,7 @@ class GeneratorDesk:
                 purpose=Purpose.TRAIN,
                 prompt=self._prompts.prompt(t.group_id),
                 group_size=self._config.generation.group_size,
-                sampling=self.sampling,
+                sampling=sampling_of(self._config.generation),
                 timeout_s=timeout_s,
                 greedy_baseline=self._config.advantage.takes_greedy_baseline,
             )
