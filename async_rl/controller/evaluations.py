@@ -1,4 +1,4 @@
-"""When held-out prompts are answered: of the first version that is published, every `evaluation.every` batches, at the end.
+"""When held-out prompts are answered: of the first published version, every `evaluation.every` batches, at the end.
 
 Owns the present evaluation and the ids of all of them. Who answers what is for the generators' desk to say; what the
 answers amount to, for `Evaluation`.
