@@ -22,7 +22,6 @@ def version_of(evaluations: Evaluations) -> int | None:
 
 def test_the_first_version_that_is_published_is_evaluated_and_the_last_that_is_made() -> None:
     evaluations = make()
-    assert not evaluations.is_between
     evaluations.published(3)
     assert version_of(evaluations) == 3 and evaluations.present is not None and evaluations.present.first_id == 10
     evaluations.drop()
