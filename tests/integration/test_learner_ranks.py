@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from tests.integration.conftest import Launch, RunProcess
+from tests.integration.conftest import RUN_TIMEOUT_S, Launch, RunProcess
 from tests.integration.test_run import assert_nothing_is_left, metric
 
 pytestmark = pytest.mark.integration
