@@ -45,7 +45,8 @@ def is_training(run: RunProcess, *, lives: int, batches: int) -> bool:
 def test_any_rank_may_be_killed_the_run_goes_back_to_its_last_checkpoint_by_itself_and_says_so(launch: Launch) -> None:
     run = launch(steps=STEPS, learner__parallel__dp=2, checkpoint__every=4, generation__num_generators=2)
     for lives, rank in ((1, 1), (2, 0)):
-        run.until(partial(is_training, run, lives=lives, batches=1 + 5 * lives))
+        # Two engines and two ranks begin at once.
+        run.until(partial(is_training, run, lives=lives, batches=1 + 5 * lives), timeout_s=RUN_TIMEOUT_S)
         kill_in_a_step(run, rank)
     run.wait()
     told = [line for line in run.output.splitlines() if "the learner is started again from version" in line]
