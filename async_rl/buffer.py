@@ -15,7 +15,7 @@ Pure: leases come in as deadlines; the ledger is moved by whoever asked.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from async_rl.config.schema import OverBound
+from async_rl.config.staleness import OverBound
 from async_rl.protocol import TrajectoryGroup
 from async_rl.staleness import StalenessGate
 

@@ -21,7 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from async_rl.checksums import Damage
-from async_rl.config.schema import CheckpointConfig
+from async_rl.config.loop import CheckpointConfig
 from async_rl.disk import writing
 from async_rl.errors import DamagedCheckpoint, ResourceError
 from async_rl.ledger import LedgerSnapshot

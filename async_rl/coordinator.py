@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from async_rl.buffer import Selection, TrajectoryBuffer
-from async_rl.config.schema import OverBound
+from async_rl.config.staleness import OverBound
 from async_rl.ledger import Counts, Ledger, LedgerSnapshot, State
 from async_rl.protocol import TrajectoryGroup
 from async_rl.staleness import StalenessGate

@@ -6,10 +6,12 @@ Owns the words of `async-rl launch --dry-run`. Pure: the machine's cores come in
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from async_rl.config.generation import KvOnUpdate
 from async_rl.config.objective import CorrectionConfig, KLPlacement, Proximal, RatioLevel, Weighting
 from async_rl.config.objective_rules import VALUE_ESTIMATORS
 from async_rl.config.ranks import gpus_left, num_ranks
-from async_rl.config.schema import KvOnUpdate, OverBound, RunConfig
+from async_rl.config.schema import RunConfig
+from async_rl.config.staleness import OverBound
 from async_rl.placement import Placement, place
 from async_rl.process_plan import ProcessPlan, gpus, processes, shares_cores
 

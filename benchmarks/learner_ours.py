@@ -9,7 +9,8 @@ from typing import Self
 import torch
 from learner_batches import Packed, advantages
 
-from async_rl.config.schema import ModelConfig, OptimizerConfig
+from async_rl.config.learner import OptimizerConfig
+from async_rl.config.model import ModelConfig
 from learner.backend import TokenScores
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.runtime import Ground

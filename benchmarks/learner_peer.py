@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from async_rl.config.schema import OptimizerConfig
+from async_rl.config.learner import OptimizerConfig
 from learner.packing import PackedSequences, plan_micro_batches
 
 LAYOUTS = {"pad 1024": ("padded", 1024), "pad 4096": ("padded", 4096), "pack 256": ("packed", 256)}

@@ -11,7 +11,7 @@ from learner_batches import Batch, Packed
 from learner_ours import OurLearner
 from learner_peer import LAYOUTS, TransformersLearner, lay_out
 
-from async_rl.config.schema import OptimizerConfig
+from async_rl.config.learner import OptimizerConfig
 
 # All steps do what steps do, and end where they began, so that what the sides say can be compared.
 OPTIMIZER = OptimizerConfig(lr=1e-10)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from report import Report, Row
 
-from async_rl.config.schema import NewModel
+from async_rl.config.model import NewModel
 from async_rl.data.tasks.addition import Addition
 from async_rl.data.tokenizer import save_character_tokenizer
 from async_rl.summary import Summary

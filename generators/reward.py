@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, cast
 
 from async_rl.channel.score_sockets import NoScore
-from async_rl.config.schema import RewardConfig
+from async_rl.config.reward import RewardConfig
 from async_rl.errors import RewardError
 from async_rl.protocol import Prompt, RewardFailures
 from async_rl.reward import Reward

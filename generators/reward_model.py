@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from async_rl.config.schema import RewardModelConfig
+from async_rl.config.reward import RewardModelConfig
 from async_rl.errors import ModelError, RewardError
 
 

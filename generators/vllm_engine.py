@@ -33,7 +33,8 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from async_rl.config.schema import GenerationConfig, KvOnUpdate, ModelConfig
+from async_rl.config.generation import GenerationConfig, KvOnUpdate
+from async_rl.config.model import ModelConfig
 from async_rl.errors import WeightsError
 from async_rl.protocol import NO_VERSION, FinishReason, Sampling, VersionSpan, WeightManifest
 from generators.engine import RequestRefused, Sample, UpdateTiming

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import msgspec
 
-from async_rl.config.schema import OverBound, RunConfig
+from async_rl.config.schema import RunConfig
+from async_rl.config.staleness import OverBound
 from async_rl.errors import NonFiniteError
 from async_rl.protocol import Batch, End, StepMetrics
 from async_rl.sizing.flops import ModelFlops

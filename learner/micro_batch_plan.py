@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from async_rl.balance import GroupLengths, group_cost, imbalance
-from async_rl.config.schema import LearnerConfig
+from async_rl.config.learner import LearnerConfig
 from async_rl.sizing.flops import ModelFlops
 
 

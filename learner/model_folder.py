@@ -25,7 +25,7 @@ from transformers import (
 )
 from transformers.core_model_loading import revert_weight_conversion
 
-from async_rl.config.schema import NewModel
+from async_rl.config.model import NewModel
 from async_rl.errors import DataError, ModelError
 from learner.weight_files import INDEX, SINGLE
 

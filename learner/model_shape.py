@@ -55,7 +55,7 @@ class MoeShape:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """A decoder's sizes, in the words of `config.schema.NewModel`."""
+    """A decoder's sizes, in the words of `config.model.NewModel`."""
 
     architecture: str
     vocab_size: int

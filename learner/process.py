@@ -12,8 +12,9 @@ import torch
 
 from async_rl.channel.peer_socket import BlockingPeerSocket
 from async_rl.checkpoints import read_loop_state
+from async_rl.config.model import ModelConfig
 from async_rl.config.rules import critic_steps, optimizer_steps
-from async_rl.config.schema import ModelConfig, RunConfig
+from async_rl.config.schema import RunConfig
 from async_rl.protocol import SCHEMA_VERSION, Hello, Role
 from async_rl.sizing.flops import ModelFlops
 from async_rl.sizing.model_json import read_sizes

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from async_rl.checkpoints import Checkpoints
-from async_rl.config.schema import ModelConfig, SftConfig
+from async_rl.config.model import ModelConfig
+from async_rl.config.schema import SftConfig
 from async_rl.data.chat import Chat
 from async_rl.data.example_set import Example, ExampleSet
 from async_rl.data.row import Row

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from async_rl.config.schema import GenerationConfig
+from async_rl.config.generation import GenerationConfig
 from learner.logit_statistics import FAR
 from learner.vocabulary import Gather
 

@@ -4,11 +4,12 @@ Owns the rules that join `parallel`, `model.sizes`, `generation` and `cluster`. 
 out in `async_rl.sizing`. Must not look at the machine or at any file.
 """
 
+from async_rl.config.loop import Transport
 from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.parallel import ParallelConfig
 from async_rl.config.part_rules import refuse
 from async_rl.config.ranks import gpus_left, num_shards
-from async_rl.config.schema import RunConfig, Transport
+from async_rl.config.schema import RunConfig
 
 _MOST_RANKS = 128
 """That a remedy names."""

@@ -4,7 +4,8 @@ Owns what `rules` and `sft_rules` share, and how a contradiction is refused.
 Must not look at the machine or at any file.
 """
 
-from async_rl.config.schema import DataConfig, OptimizerConfig, Schedule
+from async_rl.config.data import DataConfig
+from async_rl.config.learner import OptimizerConfig, Schedule
 from async_rl.errors import ConfigError
 
 LATEST = "latest"

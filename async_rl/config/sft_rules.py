@@ -3,10 +3,12 @@
 Owns the rules that join options of `async-rl sft`; must not look at the machine or at any file.
 """
 
+from async_rl.config.data import DataConfig
+from async_rl.config.model import NewModel
 from async_rl.config.parallel_rules import check_experts, check_layout, check_layout_sizes, check_sizes
 from async_rl.config.part_rules import check_data, check_name, check_optimizer, refuse
 from async_rl.config.ranks import num_sft_ranks
-from async_rl.config.schema import DataConfig, NewModel, SftConfig
+from async_rl.config.schema import SftConfig
 
 MODEL_FAMILIES = ("llama", "mixtral", "qwen3", "qwen3_moe")
 

@@ -13,7 +13,8 @@ Owns the roster and the order "journaled before acked". Decides nothing about gr
 import logging
 from collections.abc import Callable
 
-from async_rl.config.schema import GenerationConfig, RunConfig
+from async_rl.config.generation import GenerationConfig
+from async_rl.config.schema import RunConfig
 from async_rl.controller.complaints import Complaints
 from async_rl.controller.evaluations import Evaluations
 from async_rl.controller.ports import GroupJournal, Observer, Peers, PromptSource

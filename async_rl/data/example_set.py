@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from async_rl.config.schema import LearnTurns
+from async_rl.config.data import LearnTurns
 from async_rl.data.chat import Chat
 from async_rl.data.learned_text import Rendering, Span, learned_text
 from async_rl.data.prompt_set import PromptSet

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from async_rl.config.schema import LearnTurns
+from async_rl.config.data import LearnTurns
 from async_rl.data.chat import Chat, Message
 from async_rl.errors import DataError
 

@@ -6,7 +6,7 @@ Owns this choice. Reading is `source`'s.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from async_rl.config.schema import SftDataConfig
+from async_rl.config.data import SftDataConfig
 from async_rl.data.chat import Chat
 from async_rl.data.row import Row
 from async_rl.data.source import Record, load_records, load_rows, taken, to_row

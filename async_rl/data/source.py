@@ -12,7 +12,7 @@ import msgspec
 import pyarrow
 import pyarrow.parquet
 
-from async_rl.config.schema import DataConfig
+from async_rl.config.data import DataConfig
 from async_rl.data.row import ChatMessage, Row, Task
 from async_rl.errors import DataError
 from async_rl.named_object import load_object

@@ -11,8 +11,10 @@ from pathlib import Path
 from async_rl.checkpoints import Checkpoints, TrainingState, read_state
 from async_rl.checksums import damage
 from async_rl.config.compose import load_earlier_config
+from async_rl.config.learner import OptimizerConfig
+from async_rl.config.model import ModelConfig
 from async_rl.config.rules import optimizer_steps
-from async_rl.config.schema import ModelConfig, OptimizerConfig, RunConfig, SftConfig
+from async_rl.config.schema import RunConfig, SftConfig
 from async_rl.disk import writing
 from async_rl.errors import ResourceError
 from async_rl.launch.sft_run import NEW_MODEL

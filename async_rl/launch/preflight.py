@@ -13,8 +13,10 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from async_rl.channel.controller_socket import ControllerSocket
+from async_rl.config.loop import Transport
+from async_rl.config.model import Dtype
 from async_rl.config.objective_rules import VALUE_ESTIMATORS
-from async_rl.config.schema import Dtype, RunConfig, Transport
+from async_rl.config.schema import RunConfig
 from async_rl.data.prompt_set import PromptSet
 from async_rl.data.source import load_rows
 from async_rl.data.tokenizer import Tokenizer

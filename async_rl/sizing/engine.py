@@ -4,8 +4,9 @@ Owns the sum, and how many tokens the keys and values hold. Tensor parallel rank
 vocabulary; key and value heads that are fewer than ranks are there several times. Pure.
 """
 
+from async_rl.config.generation import GenerationConfig
+from async_rl.config.model import ModelConfig
 from async_rl.config.model_sizes import ModelSizes
-from async_rl.config.schema import GenerationConfig, ModelConfig
 from async_rl.sizing.account import GIB, Account, Part
 from async_rl.sizing.parameters import model_parameters
 from async_rl.sizing.training import DTYPE_BYTES, runtime_bytes

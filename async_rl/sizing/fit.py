@@ -8,12 +8,13 @@ import math
 from collections.abc import Iterator, Mapping
 from itertools import product
 
+from async_rl.config.loop import Transport
 from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.objective import KLEstimator
 from async_rl.config.option import with_options, written
 from async_rl.config.parallel import Recompute
 from async_rl.config.parallel_rules import check_parallel, check_parallel_sizes
-from async_rl.config.schema import RunConfig, Transport
+from async_rl.config.schema import RunConfig
 from async_rl.errors import ConfigError, ResourceError
 from async_rl.sizing.account import GIB, Account
 from async_rl.sizing.engine import kv_token_bytes, kv_tokens

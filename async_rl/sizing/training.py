@@ -9,9 +9,9 @@ Legend: T tokens of a micro-batch, H hidden size.
 
 from dataclasses import dataclass
 
+from async_rl.config.model import Dtype
 from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.parallel import ParallelConfig, Recompute
-from async_rl.config.schema import Dtype
 from async_rl.sizing.account import GIB, Account, Part
 from async_rl.sizing.activations import Activations, layers_in_flight
 from async_rl.sizing.parameters import Parameters, adapter_parameters, stage_parameters

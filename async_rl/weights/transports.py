@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from async_rl.config.schema import Transport, WeightsConfig
+from async_rl.config.loop import Transport, WeightsConfig
 from async_rl.errors import WeightsError
 from async_rl.protocol import WeightManifest
 from async_rl.weights.file import FileWeightPublisher, FileWeightSubscriber, remove_versions

@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from async_rl.config.learner import OptimizerConfig
 from async_rl.config.lora import LoraConfig
+from async_rl.config.model import ModelConfig
 from async_rl.config.parallel import Recompute
-from async_rl.config.schema import ModelConfig, OptimizerConfig
 from learner import model_folder
 from learner.backend import LazyLogits, LossFunction, ScoringBackend, StepResult, TokenScores
 from learner.megatron import names

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from async_rl.config.learner import OptimizerConfig
+from async_rl.config.model import ModelConfig
 from async_rl.config.parallel import Recompute
-from async_rl.config.schema import ModelConfig, OptimizerConfig
 from learner.backend import StepResult, ValueLoss
 from learner.megatron.head import Head, scored_rows, value_head
 from learner.megatron.network import Network

@@ -21,9 +21,10 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
+from async_rl.config.learner import OptimizerConfig
 from async_rl.config.lora import LoraConfig
+from async_rl.config.model import ModelConfig
 from async_rl.config.parallel import Recompute
-from async_rl.config.schema import ModelConfig, OptimizerConfig
 from learner.backend import StepResult
 from learner.megatron import checkpoint, runtime
 from learner.megatron.context import whole_row

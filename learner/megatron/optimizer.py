@@ -17,7 +17,7 @@ from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
-from async_rl.config.schema import OptimizerConfig, Schedule
+from async_rl.config.learner import OptimizerConfig, Schedule
 
 _STYLES = {
     Schedule.constant: "constant",

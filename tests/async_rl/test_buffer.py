@@ -3,7 +3,7 @@
 import pytest
 
 from async_rl.buffer import TrajectoryBuffer
-from async_rl.config.schema import OverBound
+from async_rl.config.staleness import OverBound
 from async_rl.staleness import StalenessGate
 from tests.async_rl.groups import make_group
 

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from async_rl.config.schema import OverBound
+from async_rl.config.staleness import OverBound
 from async_rl.coordinator import Coordinator
 from async_rl.history import mirror_versions
 from async_rl.ledger import Counts, LedgerSnapshot, State

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+from async_rl.config.generation import GenerationConfig
+from async_rl.config.loop import ClusterConfig
 from async_rl.config.parallel import ParallelConfig
-from async_rl.config.schema import ClusterConfig, GenerationConfig, RunConfig
+from async_rl.config.schema import RunConfig
 from async_rl.placement import Bundle, Placement, generator_bundles, in_order_of_nodes, learner_bundles, place
 
 

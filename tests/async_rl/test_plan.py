@@ -3,6 +3,8 @@ from dataclasses import replace
 import pytest
 
 from async_rl import plan
+from async_rl.config.generation import GenerationConfig, KvOnUpdate
+from async_rl.config.loop import CheckpointConfig, ClusterConfig, WeightsConfig
 from async_rl.config.objective import (
     AdvantageConfig,
     CorrectionConfig,
@@ -13,16 +15,8 @@ from async_rl.config.objective import (
     Weighting,
 )
 from async_rl.config.parallel import ParallelConfig
-from async_rl.config.schema import (
-    CheckpointConfig,
-    ClusterConfig,
-    GenerationConfig,
-    KvOnUpdate,
-    OverBound,
-    RunConfig,
-    StalenessConfig,
-    WeightsConfig,
-)
+from async_rl.config.schema import RunConfig
+from async_rl.config.staleness import OverBound, StalenessConfig
 
 RUN = RunConfig()
 

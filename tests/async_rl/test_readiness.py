@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from async_rl.config.data import DataConfig
+from async_rl.config.generation import GenerationConfig
+from async_rl.config.loop import ClusterConfig
+from async_rl.config.model import ModelConfig
 from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.parallel import ParallelConfig
-from async_rl.config.schema import ClusterConfig, DataConfig, GenerationConfig, ModelConfig, RewardConfig, RunConfig
+from async_rl.config.reward import RewardConfig
+from async_rl.config.schema import RunConfig
 from async_rl.errors import UserError
 from async_rl.readiness import Rows, readiness_of
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from async_rl.config.schema import RewardConfig
+from async_rl.config.reward import RewardConfig
 from async_rl.errors import ChannelError
 from async_rl.protocol import (
     Ack,

@@ -3,7 +3,10 @@
 import asyncio
 import sys
 
-from async_rl.config.schema import GenerationConfig, ModelConfig, RewardConfig, RunConfig
+from async_rl.config.generation import GenerationConfig
+from async_rl.config.model import ModelConfig
+from async_rl.config.reward import RewardConfig
+from async_rl.config.schema import RunConfig
 from generators.process import run_generator
 
 if __name__ == "__main__":

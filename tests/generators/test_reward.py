@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from async_rl.config.schema import RewardConfig
+from async_rl.config.reward import RewardConfig
 from async_rl.errors import RewardError
 from async_rl.protocol import Prompt
 from async_rl.reward import Reward

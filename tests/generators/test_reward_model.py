@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForSequenceClassification
 
 from async_rl.channel.score_sockets import NoScore, ScoreClient, ScoreServer
-from async_rl.config.schema import RewardConfig, RewardModelConfig
+from async_rl.config.reward import RewardConfig, RewardModelConfig
 from async_rl.data.tokenizer import save_character_tokenizer
 from async_rl.errors import ModelError, RewardError
 from async_rl.protocol import Prompt

@@ -15,7 +15,8 @@ import pytest_asyncio
 import torch
 from transformers import Qwen3ForCausalLM
 
-from async_rl.config.schema import GenerationConfig, KvOnUpdate, ModelConfig
+from async_rl.config.generation import GenerationConfig, KvOnUpdate
+from async_rl.config.model import ModelConfig
 from async_rl.errors import WeightsError
 from async_rl.protocol import FinishReason, Sampling, WeightManifest
 from async_rl.weights.shm import ShmWeightPublisher

@@ -11,8 +11,10 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from async_rl.config.generation import GenerationConfig
+from async_rl.config.learner import OptimizerConfig
+from async_rl.config.model import ModelConfig, NewModel
 from async_rl.config.parallel import ParallelConfig
-from async_rl.config.schema import GenerationConfig, ModelConfig, NewModel, OptimizerConfig
 from async_rl.data.tasks.sorting import Sorting
 from async_rl.data.tokenizer import save_character_tokenizer
 from async_rl.protocol import Sampling

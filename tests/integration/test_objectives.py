@@ -17,9 +17,11 @@ import pytest_asyncio
 import torch
 
 from async_rl.config.compose import load_run_config, load_sft_config
+from async_rl.config.generation import GenerationConfig
+from async_rl.config.learner import OptimizerConfig
+from async_rl.config.model import ModelConfig
 from async_rl.config.objective import Aggregation, Estimator, KLEstimator, RatioLevel, Surrogate, Weighting
 from async_rl.config.presets import load_presets
-from async_rl.config.schema import GenerationConfig, ModelConfig, OptimizerConfig
 from async_rl.data.tasks.sorting import Sorting
 from async_rl.data.tokenizer import save_character_tokenizer
 from async_rl.protocol import Batch, Sampling, Trajectory, TrajectoryGroup

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from async_rl.checkpoints import Checkpoints
-from async_rl.config.schema import NewModel
+from async_rl.config.model import NewModel
 from learner.model_folder import create_model
 from tests.async_rl.data.chat_templates import save_chat_tokenizer
 from tests.integration.conftest import ASYNC_RL

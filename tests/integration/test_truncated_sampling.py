@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from async_rl.config.generation import GenerationConfig
+from async_rl.config.model import ModelConfig
 from async_rl.config.parallel import ParallelConfig
-from async_rl.config.schema import GenerationConfig, ModelConfig
 from async_rl.protocol import Sampling
 from generators.engine import Sample
 from generators.vllm_environment import prepare_for_vllm

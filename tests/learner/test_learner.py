@@ -10,15 +10,11 @@ import torch
 
 from async_rl.balance import GroupLengths, group_cost
 from async_rl.checksums import damage
+from async_rl.config.learner import LearnerConfig
+from async_rl.config.loop import CheckpointConfig, WeightsConfig
 from async_rl.config.objective import AdvantageConfig, Estimator
-from async_rl.config.schema import (
-    CheckpointConfig,
-    LearnerConfig,
-    OverBound,
-    RunConfig,
-    StalenessConfig,
-    WeightsConfig,
-)
+from async_rl.config.schema import RunConfig
+from async_rl.config.staleness import OverBound, StalenessConfig
 from async_rl.errors import NonFiniteError
 from async_rl.protocol import Batch, End, StepMetrics, WeightManifest
 from learner.batch import TrainingBatch

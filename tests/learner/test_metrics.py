@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from async_rl.config.generation import GenerationConfig
+from async_rl.config.learner import LearnerConfig
 from async_rl.config.objective import AdvantageConfig, CorrectionConfig, Estimator
-from async_rl.config.schema import GenerationConfig, LearnerConfig, RewardConfig, RunConfig
+from async_rl.config.reward import RewardConfig
+from async_rl.config.schema import RunConfig
 from async_rl.protocol import Batch, FinishReason, StepMetrics
 from learner.batch import TrainingBatch
 from learner.histograms import count_bins, count_integers

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from async_rl.config.schema import NewModel
+from async_rl.config.model import NewModel
 from async_rl.config.sft_rules import MODEL_FAMILIES
 from async_rl.errors import DataError, ModelError
 from learner import model_folder

@@ -13,16 +13,12 @@ from safetensors.torch import load_file
 
 from async_rl.channel.controller_socket import ControllerSocket
 from async_rl.checkpoints import Checkpoints, LoopState
+from async_rl.config.learner import CriticConfig, LearnerConfig, OptimizerConfig
+from async_rl.config.loop import CheckpointConfig
+from async_rl.config.model import ModelConfig
 from async_rl.config.objective import AdvantageConfig, Estimator, KLConfig, KLEstimator
 from async_rl.config.parallel import ParallelConfig
-from async_rl.config.schema import (
-    CheckpointConfig,
-    CriticConfig,
-    LearnerConfig,
-    ModelConfig,
-    OptimizerConfig,
-    RunConfig,
-)
+from async_rl.config.schema import RunConfig
 from async_rl.ledger import Ledger
 from async_rl.protocol import (
     Batch,

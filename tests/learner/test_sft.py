@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from async_rl.checkpoints import Checkpoints, SftState, read_state
-from async_rl.config.schema import CheckpointConfig, SftConfig
+from async_rl.config.loop import CheckpointConfig
+from async_rl.config.schema import SftConfig
 from async_rl.data.example_set import Example
 from async_rl.errors import NonFiniteError
 from async_rl.summary import Exit

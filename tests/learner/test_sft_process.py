@@ -11,7 +11,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from async_rl.config.schema import ModelConfig, NewModel, OptimizerConfig, SftConfig, SftDataConfig
+from async_rl.config.data import SftDataConfig
+from async_rl.config.learner import OptimizerConfig
+from async_rl.config.model import ModelConfig, NewModel
+from async_rl.config.schema import SftConfig
 from async_rl.errors import ConfigError
 from async_rl.run_folder import RunFolder
 from async_rl.summary import Exit

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from async_rl.config.generation import GenerationConfig
+from async_rl.config.learner import LearnerConfig, OptimizerConfig
+from async_rl.config.model import ModelConfig
 from async_rl.config.objective import CorrectionConfig, LossConfig
-from async_rl.config.schema import GenerationConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
+from async_rl.config.schema import RunConfig
 from async_rl.sizing.flops import ModelFlops
 from async_rl.sizing.model_json import read_sizes
 from learner.batch import TrainingBatch

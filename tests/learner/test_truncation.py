@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from async_rl.config.generation import GenerationConfig
 from async_rl.config.objective import CorrectionConfig
-from async_rl.config.schema import GenerationConfig
 from async_rl.protocol import Batch, TrajectoryGroup
 from learner import truncation as module
 from learner.backend import TokenScores

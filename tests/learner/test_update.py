@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from async_rl.config import criterion
+from async_rl.config.learner import CriticConfig, LearnerConfig
 from async_rl.config.objective import (
     AdvantageConfig,
     Aggregation,
@@ -24,7 +25,6 @@ from async_rl.config.objective import (
     Weighting,
 )
 from async_rl.config.objective_rules import VALUE_ESTIMATORS
-from async_rl.config.schema import CriticConfig, LearnerConfig
 from async_rl.protocol import Batch
 from correction import rejection
 from correction.ratios import LEVELS

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from async_rl.config.learner import LearnerConfig
 from async_rl.config.objective import (
     CorrectionConfig,
     LossConfig,
@@ -13,7 +14,6 @@ from async_rl.config.objective import (
     Surrogate,
     Weighting,
 )
-from async_rl.config.schema import LearnerConfig
 from async_rl.protocol import Batch
 from learner.packing import PackedSequences
 from tests.learner.bigram_backend import BigramBackend

@@ -8,6 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from async_rl.config.generation import GenerationConfig
+from async_rl.config.learner import LearnerConfig, OptimizerConfig
+from async_rl.config.model import ModelConfig
 from async_rl.config.objective import (
     AdvantageConfig,
     CorrectionConfig,
@@ -18,7 +21,7 @@ from async_rl.config.objective import (
     Surrogate,
 )
 from async_rl.config.parallel import ParallelConfig
-from async_rl.config.schema import GenerationConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
+from async_rl.config.schema import RunConfig
 from async_rl.controller.dealer import Dealer
 from async_rl.protocol import Batch
 from async_rl.sizing.flops import ModelFlops

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from async_rl.config.learner import LearnerConfig
 from async_rl.config.objective import (
     AdvantageConfig,
     Aggregation,
@@ -21,7 +22,7 @@ from async_rl.config.objective import (
     Surrogate,
     Weighting,
 )
-from async_rl.config.schema import LearnerConfig, RunConfig
+from async_rl.config.schema import RunConfig
 from async_rl.controller.dealer import Dealer
 from async_rl.protocol import Batch, TrajectoryGroup
 from learner.batch import TrainingBatch

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from async_rl.config.generation import GenerationConfig
+from async_rl.config.learner import LearnerConfig
 from async_rl.config.objective import (
     AdvantageConfig,
 )
-from async_rl.config.schema import GenerationConfig, LearnerConfig, RunConfig
+from async_rl.config.schema import RunConfig
 from async_rl.protocol import Batch
 from learner.batch import TrainingBatch
 from learner.outcome import BatchScores, UpdateOutcome

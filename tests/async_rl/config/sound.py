@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from async_rl.config.data import DataConfig
+from async_rl.config.model import ModelConfig
+from async_rl.config.reward import RewardConfig
 from async_rl.config.rules import check_run
-from async_rl.config.schema import DataConfig, ModelConfig, RewardConfig, RunConfig
+from async_rl.config.schema import RunConfig
 from async_rl.errors import ConfigError
 
 SOUND = RunConfig(

@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from async_rl.config.compose import dump_config, load_earlier_config, load_run_config, load_sft_config
-from async_rl.config.schema import Dtype, OverBound, RunConfig, SftConfig, SftDataConfig
+from async_rl.config.data import SftDataConfig
+from async_rl.config.model import Dtype
+from async_rl.config.schema import RunConfig, SftConfig
+from async_rl.config.staleness import OverBound
 from async_rl.errors import ConfigError
 
 HEAD = "defaults: [run_schema, _self_]\n"

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from async_rl.config.loop import Transport
 from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.parallel import ParallelConfig
 from async_rl.config.parallel_rules import check_layout_sizes, check_sizes
-from async_rl.config.schema import Transport
 from async_rl.errors import ConfigError
 from tests.async_rl.config.sound import SOUND, accepted, changed, refusal
 

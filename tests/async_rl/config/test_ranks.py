@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+from async_rl.config.generation import GenerationConfig
+from async_rl.config.loop import ClusterConfig
 from async_rl.config.parallel import ParallelConfig
 from async_rl.config.ranks import gpus_left, num_ranks, num_sft_ranks, num_shards
-from async_rl.config.schema import ClusterConfig, GenerationConfig, RunConfig, SftConfig
+from async_rl.config.schema import RunConfig, SftConfig
 
 
 def make(parallel: ParallelConfig, *, gpus: int = 0, nodes: int = 1, generators: int = 1, tp: int = 1) -> RunConfig:

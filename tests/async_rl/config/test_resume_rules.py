@@ -4,19 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from async_rl.config.data import DataConfig, LearnTurns, SftDataConfig
+from async_rl.config.generation import GenerationConfig
+from async_rl.config.model import ModelConfig
 from async_rl.config.objective import AdvantageConfig, Estimator
 from async_rl.config.parallel import ParallelConfig
 from async_rl.config.resume_rules import check_resumable, check_sft_resumable
-from async_rl.config.schema import (
-    DataConfig,
-    GenerationConfig,
-    LearnTurns,
-    ModelConfig,
-    RunConfig,
-    SftConfig,
-    SftDataConfig,
-    StalenessConfig,
-)
+from async_rl.config.schema import RunConfig, SftConfig
+from async_rl.config.staleness import StalenessConfig
 from async_rl.errors import ConfigError
 
 RUN = RunConfig()

@@ -2,8 +2,8 @@
 
 import pytest
 
+from async_rl.config.learner import Schedule
 from async_rl.config.rules import check_run, max_group_bytes
-from async_rl.config.schema import Schedule
 from tests.async_rl.config.sound import SOUND, accepted, refusal
 
 

@@ -4,8 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from async_rl.config.data import SftDataConfig
+from async_rl.config.learner import OptimizerConfig
+from async_rl.config.loop import ClusterConfig
+from async_rl.config.model import ModelConfig, NewModel
 from async_rl.config.parallel import ParallelConfig
-from async_rl.config.schema import ClusterConfig, ModelConfig, NewModel, OptimizerConfig, SftConfig, SftDataConfig
+from async_rl.config.schema import SftConfig
 from async_rl.config.sft_rules import check_sft
 from async_rl.errors import ConfigError
 

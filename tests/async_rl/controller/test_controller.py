@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from async_rl.config.loop import WeightsConfig
 from async_rl.config.objective import AdvantageConfig, Estimator
-from async_rl.config.schema import OverBound, WeightsConfig
+from async_rl.config.staleness import OverBound
 from async_rl.controller.controller import Phase
 from async_rl.errors import RunError
 from async_rl.protocol import Activated, Activation, Credit, Grant, GroupFailed, Lease, Published, Role

@@ -2,7 +2,8 @@
 
 import pytest
 
-from async_rl.config.schema import EvaluationConfig, RunConfig
+from async_rl.config.loop import EvaluationConfig
+from async_rl.config.schema import RunConfig
 from async_rl.controller.evaluations import Evaluations
 from async_rl.protocol import Prompt, Sampling
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from async_rl.config.schema import OverBound
+from async_rl.config.staleness import OverBound
 from async_rl.controller.dealer import Dealer
 from async_rl.controller.learner_desk import LearnerDesk
 from async_rl.coordinator import Coordinator

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from async_rl.config.schema import OverBound
+from async_rl.config.staleness import OverBound
 from async_rl.controller.controller import Phase
 from async_rl.protocol import (
     Activated,

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from async_rl.config.schema import RunConfig, StalenessConfig, TrackingConfig
+from async_rl.config.loop import TrackingConfig
+from async_rl.config.schema import RunConfig
+from async_rl.config.staleness import StalenessConfig
 from async_rl.controller.roster import Roster
 from async_rl.controller.telemetry import Telemetry
 from async_rl.evaluation import EvaluationResult

@@ -10,15 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from async_rl.checkpoints import LoopState
-from async_rl.config.schema import (
-    GenerationConfig,
-    LearnerConfig,
-    LedgerConfig,
-    OverBound,
-    RewardConfig,
-    RunConfig,
-    StalenessConfig,
-)
+from async_rl.config.generation import GenerationConfig
+from async_rl.config.learner import LearnerConfig
+from async_rl.config.loop import LedgerConfig
+from async_rl.config.reward import RewardConfig
+from async_rl.config.schema import RunConfig
+from async_rl.config.staleness import OverBound, StalenessConfig
 from async_rl.controller.controller import Controller
 from async_rl.controller.dealer import Dealer
 from async_rl.controller.roster import Roster

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from async_rl.config.schema import LearnTurns
+from async_rl.config.data import LearnTurns
 from async_rl.data.chat import Chat
 from async_rl.data.example_set import Example, ExampleSet
 from async_rl.data.row import Row

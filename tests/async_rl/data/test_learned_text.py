@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from async_rl.config.schema import LearnTurns
+from async_rl.config.data import LearnTurns
 from async_rl.data.chat import Chat
 from async_rl.data.learned_text import Rendering, learned_text
 from async_rl.data.tokenizer import Tokenizer

@@ -7,7 +7,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from async_rl.config.schema import SftDataConfig
+from async_rl.config.data import SftDataConfig
 from async_rl.data.chat import Chat
 from async_rl.data.row import Row
 from async_rl.data.sft_source import load_sft_rows

@@ -7,7 +7,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from async_rl.config.schema import DataConfig
+from async_rl.config.data import DataConfig
 from async_rl.data.row import Row
 from async_rl.data.source import load_rows, load_task
 from async_rl.data.tasks.addition import Addition

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from async_rl.config.schema import DataConfig, ModelConfig, RewardConfig, RunConfig
+from async_rl.config.data import DataConfig
+from async_rl.config.model import ModelConfig
+from async_rl.config.reward import RewardConfig
+from async_rl.config.schema import RunConfig
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import pytest
 
 from async_rl.checkpoints import LoopState
 from async_rl.config.compose import dump_config
-from async_rl.config.schema import Dtype, ModelConfig, RunConfig, SftConfig
+from async_rl.config.model import Dtype, ModelConfig
+from async_rl.config.schema import RunConfig, SftConfig
 from async_rl.errors import ResourceError
 from async_rl.launch.export import Trained, check_target, export_checkpoint
 from async_rl.ledger import LedgerSnapshot

@@ -8,8 +8,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from async_rl.config.data import DataConfig
+from async_rl.config.learner import CriticConfig
+from async_rl.config.model import Dtype, ModelConfig, NewModel
 from async_rl.config.objective import AdvantageConfig, Estimator
-from async_rl.config.schema import CriticConfig, DataConfig, Dtype, ModelConfig, NewModel, RewardConfig, RunConfig
+from async_rl.config.reward import RewardConfig
+from async_rl.config.schema import RunConfig
 from async_rl.data.row import Row
 from async_rl.data.tasks.addition import Addition
 from async_rl.data.tokenizer import save_character_tokenizer

@@ -6,7 +6,8 @@ from typing import cast
 
 from rich.console import Console
 
-from async_rl.config.schema import RunConfig, TrackingConfig
+from async_rl.config.loop import TrackingConfig
+from async_rl.config.schema import RunConfig
 from async_rl.controller.controller import Controller, Phase
 from async_rl.launch.preflight import Preflight
 from async_rl.launch.run import Interrupted, Run, places

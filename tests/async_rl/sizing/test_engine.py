@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from async_rl.config.generation import GenerationConfig
+from async_rl.config.model import Dtype, ModelConfig
 from async_rl.config.model_sizes import ModelSizes
-from async_rl.config.schema import Dtype, GenerationConfig, ModelConfig
 from async_rl.sizing.account import GIB
 from async_rl.sizing.engine import engine_account, kv_token_bytes, kv_tokens
 from tests.async_rl.sizing.shapes import LLAMA3_70B, QWEN3_8B, QWEN3_30B_A3B

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from async_rl.config.loop import Transport
+from async_rl.config.model import Dtype, ModelConfig
 from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.objective import Estimator, KLEstimator
 from async_rl.config.option import with_options
 from async_rl.config.parallel import Recompute
-from async_rl.config.schema import Dtype, ModelConfig, RunConfig, Transport
+from async_rl.config.schema import RunConfig
 from async_rl.errors import ResourceError
 from async_rl.sizing.fit import check_fit
 from async_rl.sizing.run import accounts, held_models, training_of

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from async_rl.config.loop import ClusterConfig
+from async_rl.config.model import Dtype, ModelConfig
 from async_rl.config.parallel import ParallelConfig
-from async_rl.config.schema import ClusterConfig, Dtype, ModelConfig, SftConfig
+from async_rl.config.schema import SftConfig
 from async_rl.errors import ResourceError
 from async_rl.sizing.sft import check_sft_fit, sft_account
 from tests.async_rl.sizing.shapes import QWEN3_8B

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from async_rl.config.model import Dtype
 from async_rl.config.model_sizes import ModelSizes
 from async_rl.config.parallel import ParallelConfig, Recompute
-from async_rl.config.schema import Dtype
 from async_rl.sizing.account import GIB
 from async_rl.sizing.activations import layers_in_flight
 from async_rl.sizing.training import HeldModel, Training, stage_account, training_account

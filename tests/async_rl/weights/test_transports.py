@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from async_rl.config.schema import Transport, WeightsConfig
+from async_rl.config.loop import Transport, WeightsConfig
 from async_rl.errors import WeightsError
 from async_rl.weights.transports import AnyWeightSubscriber, open_publisher, remove_published, version_folder
 from tests.async_rl.weights.weights import assert_same, weights

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from async_rl.config.schema import Dtype, ModelConfig, OptimizerConfig
+from async_rl.config.learner import OptimizerConfig
+from async_rl.config.model import Dtype, ModelConfig
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.runtime import Ground
 

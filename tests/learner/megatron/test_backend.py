@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from async_rl.config.schema import Dtype, ModelConfig, OptimizerConfig, Schedule
+from async_rl.config.learner import OptimizerConfig, Schedule
+from async_rl.config.model import Dtype, ModelConfig
 from async_rl.errors import ModelError
 from learner.backend import LossFunction, TokenScores
 from learner.megatron.backend import MegatronBackend

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from async_rl.config.schema import OptimizerConfig
+from async_rl.config.learner import OptimizerConfig
 from async_rl.errors import ModelError
 from learner.megatron.backend import MegatronBackend
 from tests.learner.conftest import MakeReference, read_folder

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from async_rl.config.schema import Dtype, ModelConfig, OptimizerConfig, Schedule
+from async_rl.config.learner import OptimizerConfig, Schedule
+from async_rl.config.model import Dtype, ModelConfig
 from async_rl.errors import ModelError
 from learner.backend import ValueLoss
 from learner.megatron.critic import MegatronCritic

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from async_rl.checksums import Manifest, damage, torn
+from async_rl.config.learner import CriticConfig, LearnerConfig, OptimizerConfig, Schedule
+from async_rl.config.model import ModelConfig
 from async_rl.config.objective import AdvantageConfig, Estimator, KLConfig, KLController
 from async_rl.config.parallel import ParallelConfig
-from async_rl.config.schema import CriticConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig, Schedule
+from async_rl.config.schema import RunConfig
 from async_rl.protocol import Batch
 from async_rl.sizing.flops import ModelFlops
 from async_rl.sizing.model_json import read_sizes

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from async_rl.config.learner import OptimizerConfig
+from async_rl.config.model import Dtype, ModelConfig
 from async_rl.config.parallel import ParallelConfig
-from async_rl.config.schema import Dtype, ModelConfig, OptimizerConfig
 from learner.backend import TokenScores
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.critic import MegatronCritic

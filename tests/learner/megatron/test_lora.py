@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from async_rl.config.learner import OptimizerConfig
 from async_rl.config.lora import LoraConfig
+from async_rl.config.model import ModelConfig
 from async_rl.config.parallel import ParallelConfig, Recompute
-from async_rl.config.schema import ModelConfig, OptimizerConfig
 from generators.adapter_merge import is_adapter, merged_into
 from learner.backend import TokenScores
 from learner.megatron.backend import MegatronBackend

@@ -9,8 +9,9 @@ import pytest
 import torch
 from megatron.core.optimizer import ChainedOptimizer
 
+from async_rl.config.learner import OptimizerConfig
+from async_rl.config.model import Dtype, ModelConfig
 from async_rl.config.parallel import ParallelConfig, Recompute
-from async_rl.config.schema import Dtype, ModelConfig, OptimizerConfig
 from async_rl.sizing.model_json import read_sizes
 from async_rl.sizing.training import HeldModel, Training, stage_account
 from learner.megatron.head import Head

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from async_rl.config.learner import OptimizerConfig
+from async_rl.config.model import Dtype, ModelConfig
 from async_rl.config.parallel import ParallelConfig, Recompute
-from async_rl.config.schema import Dtype, ModelConfig, OptimizerConfig
 from async_rl.errors import ConfigError
 from learner.backend import StepResult
 from learner.megatron.head import Head

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from async_rl.config.learner import OptimizerConfig
+from async_rl.config.model import Dtype, ModelConfig
 from async_rl.config.parallel import ParallelConfig, Recompute
-from async_rl.config.schema import Dtype, ModelConfig, OptimizerConfig
 from learner.backend import StepResult
 from learner.megatron import replicas
 from learner.megatron.backend import MegatronBackend

@@ -12,8 +12,9 @@ from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from async_rl.config.learner import OptimizerConfig
+from async_rl.config.model import ModelConfig
 from async_rl.config.parallel import ParallelConfig, Recompute
-from async_rl.config.schema import ModelConfig, OptimizerConfig
 from learner.megatron import replicas
 from learner.megatron.head import Head
 from learner.megatron.mesh import MegatronMesh

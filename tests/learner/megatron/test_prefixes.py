@@ -9,8 +9,9 @@ from hypothesis import example, given, settings
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from async_rl.config.learner import OptimizerConfig
+from async_rl.config.model import ModelConfig
 from async_rl.config.parallel import ParallelConfig, Recompute
-from async_rl.config.schema import ModelConfig, OptimizerConfig
 from learner.backend import TokenScores
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.runtime import Ground

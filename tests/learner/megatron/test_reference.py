@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from async_rl.config.schema import Dtype, OptimizerConfig
+from async_rl.config.learner import OptimizerConfig
+from async_rl.config.model import Dtype
 from learner import output_layer
 from learner.backend import TokenScores
 from learner.packing import PackedSequences

@@ -9,9 +9,10 @@ import torch
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 from torch import Tensor
 
+from async_rl.config.learner import OptimizerConfig, Schedule
 from async_rl.config.lora import LoraConfig
+from async_rl.config.model import ModelConfig
 from async_rl.config.parallel import ParallelConfig
-from async_rl.config.schema import ModelConfig, OptimizerConfig, Schedule
 from learner.backend import StepResult, TokenScores
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.critic import MegatronCritic

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from async_rl.config.schema import ModelConfig, OptimizerConfig, Schedule
+from async_rl.config.learner import OptimizerConfig, Schedule
+from async_rl.config.model import ModelConfig
 from learner.backend import StepResult
 from learner.megatron.backend import MegatronBackend
 from learner.megatron.runtime import Ground
