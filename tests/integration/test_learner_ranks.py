@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from async_rl.weights.slots import NUM_SLOTS, SHARED_MEMORY
 from tests.integration.conftest import RUN_TIMEOUT_S, Launch, RunProcess
 from tests.integration.test_run import assert_nothing_is_left, metric
 
@@ -48,6 +49,9 @@ def test_any_rank_may_be_killed_the_run_goes_back_to_its_last_checkpoint_by_itse
         # Two engines and two ranks begin at once.
         run.until(partial(is_training, run, lives=lives, batches=1 + 5 * lives), timeout_s=RUN_TIMEOUT_S)
         kill_in_a_step(run, rank)
+    run.until(partial(is_training, run, lives=3, batches=17), timeout_s=RUN_TIMEOUT_S)
+    published = list(SHARED_MEMORY.glob(f"async-rl.run-{run.process.pid}.*"))
+    assert len(published) == NUM_SLOTS, "what the dead published is in nobody's way"
     run.wait()
     told = [line for line in run.output.splitlines() if "the learner is started again from version" in line]
     assert len(told) == 2, run.output
