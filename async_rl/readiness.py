@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from async_rl.config.model_sizes import ModelSizes
+from async_rl.config.objective_rules import VALUE_ESTIMATORS
 from async_rl.config.parallel_rules import check_parallel_sizes
 from async_rl.config.schema import RunConfig
 from async_rl.data.source import load_rows
@@ -52,7 +53,7 @@ def readiness_of(config: RunConfig) -> Readiness:
         for is_held_out in (False, True):
             counts.append(len(load_rows(config.data, is_held_out=is_held_out, seed=config.seed)))
 
-    for look in (_check_model, count_rows, _check_reward, check_memory, check_gpus):
+    for look in (_check_model, _check_critic, count_rows, _check_reward, check_memory, check_gpus):
         try:
             look(config)
         except UserError as error:
@@ -138,6 +139,16 @@ def _check_model(config: RunConfig) -> None:
         check_positions(config, positions, folder)
 
 
+def _check_critic(config: RunConfig) -> None:
+    path = config.critic.path
+    if path and config.advantage.estimator in VALUE_ESTIMATORS and not Path(path, "config.json").is_file():
+        raise ModelError(
+            f"{path} has no config.json, so no critic can start from it",
+            place="critic.path",
+            remedy="name a Hugging Face folder, or set critic.path= to start from the policy",
+        )
+
+
 def _known_sizes(config: RunConfig) -> ModelSizes | None:
     """Whatever is wrong with the folder has been said already."""
     try:
@@ -147,9 +158,10 @@ def _known_sizes(config: RunConfig) -> ModelSizes | None:
 
 
 def _check_reward(config: RunConfig) -> None:
-    if config.reward.model.path and not Path(config.reward.model.path).is_dir():
+    path = config.reward.model.path
+    if path and not Path(path, "config.json").is_file():
         raise ModelError(
-            f"there is no folder {config.reward.model.path}",
+            f"{path} has no config.json" if Path(path).is_dir() else f"there is no folder {path}",
             place="reward.model.path",
             remedy="name a Hugging Face folder of a sequence classifier, or set reward.model.path= to do without",
         )

@@ -6,6 +6,8 @@ Must not look at the machine or at any file: whether a model folder can be read 
 
 import math
 
+from async_rl.config.loop import Transport
+from async_rl.config.lora import LoraPublish
 from async_rl.config.objective import Estimator
 from async_rl.config.objective_rules import VALUE_ESTIMATORS, check_objective
 from async_rl.config.offload_rules import check_offload
@@ -35,6 +37,7 @@ def check_run(config: RunConfig) -> None:
     _check_warmup(config)
     check_offload(config)
     _check_learner(config)
+    _check_delivery(config)
     check_parallel(config)
     if config.model.sizes.is_given:
         check_parallel_sizes(config, config.model.sizes)
@@ -209,6 +212,23 @@ def _check_warmup(config: RunConfig) -> None:
         f"critic.warmup={warmup} leaves nothing of steps={config.steps} to the policy",
         place="critic.warmup, steps",
         remedy=f"set critic.warmup below {config.steps}",
+    )
+
+
+def _check_delivery(config: RunConfig) -> None:
+    """What says how weights are delivered has an effect."""
+    lora, weights = config.learner.lora, config.weights
+    refuse(
+        lora.publish is LoraPublish.adapter and lora.rank == 0,
+        "learner.lora.publish=adapter, and learner.lora.rank=0 makes no adapters",
+        place="learner.lora.publish, learner.lora.rank",
+        remedy="set learner.lora.rank=8, or learner.lora.publish=merged",
+    )
+    refuse(
+        bool(weights.folder) and weights.transport is Transport.shm,
+        f"weights.folder={weights.folder}, and weights.transport=shm writes no files",
+        place="weights.folder, weights.transport",
+        remedy="set weights.transport=file, or weights.folder=",
     )
 
 

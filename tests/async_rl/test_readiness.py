@@ -6,11 +6,13 @@ import pytest
 
 from async_rl.config.data import DataConfig
 from async_rl.config.generation import GenerationConfig
+from async_rl.config.learner import CriticConfig
 from async_rl.config.loop import ClusterConfig
 from async_rl.config.model import ModelConfig
 from async_rl.config.model_sizes import ModelSizes
+from async_rl.config.objective import AdvantageConfig, Estimator
 from async_rl.config.parallel import ParallelConfig
-from async_rl.config.reward import RewardConfig
+from async_rl.config.reward import RewardConfig, RewardModelConfig
 from async_rl.config.schema import RunConfig
 from async_rl.errors import UserError
 from async_rl.readiness import Rows, readiness_of
@@ -112,6 +114,17 @@ def test_a_reward_or_a_task_that_does_not_import(ready: RunConfig, tmp_path: Pat
     assert "ModuleNotFoundError: No module named 'nothing_of_this_name'" in error.problem
     (error,) = missing(replace(ready, data=DataConfig(task=spec)))
     assert error.place == "data.task"
+
+
+def test_a_critic_or_a_reward_model_that_is_no_model(ready: RunConfig, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with_critic = replace(ready, critic=CriticConfig(path=str(empty)))
+    assert missing(with_critic) == []
+    (error,) = missing(replace(with_critic, advantage=AdvantageConfig(estimator=Estimator.gae)))
+    assert error.place == "critic.path"
+    (error,) = missing(replace(ready, reward=RewardConfig(model=RewardModelConfig(path=str(empty)))))
+    assert error.problem == f"{empty} has no config.json"
 
 
 def test_sizes_are_the_folders_or_else_the_configs(ready: RunConfig) -> None:

@@ -3,6 +3,8 @@
 import pytest
 
 from async_rl.config.learner import Schedule
+from async_rl.config.loop import Transport
+from async_rl.config.lora import LoraPublish
 from async_rl.config.rules import check_run, max_group_bytes
 from tests.async_rl.config.sound import SOUND, accepted, refusal
 
@@ -178,3 +180,13 @@ def test_a_warm_up_of_no_critic_or_of_the_whole_run() -> None:
     assert refusal(critic__warmup=2).problem == "critic.warmup=2, and advantage.estimator=grpo has no critic"
     assert refusal(critic__warmup=100, advantage__estimator="gae", steps=100).remedy == "set critic.warmup below 100"
     accepted(critic__warmup=5, advantage__estimator="gae")
+
+
+def test_an_adapter_to_send_without_adapters() -> None:
+    assert refusal(learner__lora__publish=LoraPublish.adapter).place == "learner.lora.publish, learner.lora.rank"
+    accepted(learner__lora__publish=LoraPublish.adapter, learner__lora__rank=8)
+
+
+def test_a_folder_for_weights_that_go_through_shared_memory() -> None:
+    assert refusal(weights__folder="shared").place == "weights.folder, weights.transport"
+    accepted(weights__folder="shared", weights__transport=Transport.file)
