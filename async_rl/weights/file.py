@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,7 +22,7 @@ import xxhash
 
 from async_rl.errors import ResourceError, WeightsError
 from async_rl.protocol import TensorEntry, WeightManifest
-from async_rl.weights.payload import TimedIterator, aligned, check_layout, entry_of, payload_bytes, read_entry, view
+from async_rl.weights.payload import PayloadBuffer, TimedIterator, aligned, entry_of, payload_bytes, read_entry
 
 TRANSPORT = "file"
 NUM_VERSIONS = 2
@@ -95,29 +96,20 @@ class FileWeightSubscriber:
     """Copies versions out of files; a `WeightSubscriber`."""
 
     def __init__(self) -> None:
-        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._buffer = PayloadBuffer()
 
     def receive(self, manifest: WeightManifest) -> list[tuple[str, torch.Tensor]]:
         """See `WeightSubscriber`."""
-        if manifest.transport != TRANSPORT:
-            raise WeightsError(f"version {manifest.version} travels by {manifest.transport}, not by {TRANSPORT}")
-        check_layout(manifest)
-        if len(self._buffer) != manifest.num_bytes:
-            self._buffer = torch.empty(0, dtype=torch.uint8)
-            self._buffer = torch.zeros(manifest.num_bytes, dtype=torch.uint8)
         try:
-            corrupt = _read_whole(manifest, self._buffer.numpy().data)
+            return self._buffer.receive(manifest, TRANSPORT, partial(_read_whole, manifest))
         except EOFError as error:
             raise WeightsError(f"version {manifest.version}: {manifest.location} is truncated at {error}") from error
         except OSError as error:
             raise WeightsError(f"version {manifest.version} is gone from {manifest.location}: {error}") from error
-        if corrupt:
-            raise WeightsError(f"version {manifest.version} is corrupt: {', '.join(corrupt)}")
-        return [(entry.name, view(self._buffer, entry)) for entry in manifest.tensors]
 
     def close(self) -> None:
         """See `WeightSubscriber`."""
-        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._buffer.free()
 
 
 def remove_versions(folder: Path) -> list[str]:

@@ -6,7 +6,7 @@ Owns what all transports that move bytes have in common. Knows nothing of where 
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 import xxhash
@@ -112,6 +112,43 @@ def view(buffer: torch.Tensor, entry: TensorEntry) -> torch.Tensor:
     """The tensor that lies in a payload [num_bytes] uint8."""
     part = buffer[entry.offset : entry.offset + entry.num_bytes]
     return part.view(_DTYPES[entry.dtype]).view(entry.shape)
+
+
+class PayloadBuffer:
+    """Memory that a subscriber copies one version after the other to: fresh pages would cost more than the copy."""
+
+    def __init__(self) -> None:
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def receive(
+        self, manifest: WeightManifest, transport: str, read: Callable[[memoryview], list[str]]
+    ) -> list[tuple[str, torch.Tensor]]:
+        """A version's tensors, whole; valid until the next call.
+
+        Args:
+            manifest: of the version.
+            transport: that the reader knows.
+            read: fills the payload, and returns the names whose checksums are wrong.
+
+        Raises:
+            WeightsError: it travels otherwise, its manifest contradicts itself, or it is corrupt.
+            Exception: whatever `read` raises.
+        """
+        if manifest.transport != transport:
+            raise WeightsError(f"version {manifest.version} travels by {manifest.transport}, not by {transport}")
+        check_layout(manifest)
+        if len(self._bytes) != manifest.num_bytes:
+            # Given back first: there may be no room for both.
+            self.free()
+            self._bytes = torch.zeros(manifest.num_bytes, dtype=torch.uint8)
+        corrupt = read(self._bytes.numpy().data)
+        if corrupt:
+            raise WeightsError(f"version {manifest.version} is corrupt: {', '.join(corrupt)}")
+        return [(entry.name, view(self._bytes, entry)) for entry in manifest.tensors]
+
+    def free(self) -> None:
+        """Gives the memory back."""
+        self._bytes = torch.empty(0, dtype=torch.uint8)
 
 
 class TimedIterator:

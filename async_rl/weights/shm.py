@@ -11,6 +11,7 @@ used again by the later ones, since fresh pages cost several times the copy.
 import os
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,13 +19,12 @@ import torch
 from async_rl.errors import WeightsError
 from async_rl.protocol import TensorEntry, WeightManifest
 from async_rl.weights.payload import (
+    PayloadBuffer,
     TimedIterator,
-    check_layout,
     entry_of,
     lay_out,
     payload_bytes,
     read_entry,
-    view,
     write,
 )
 from async_rl.weights.slots import HEADER_BYTES, NUM_SLOTS, SHARED_MEMORY, Slot, create_slots, read_header
@@ -100,34 +100,31 @@ class ShmWeightSubscriber:
     """
 
     def __init__(self) -> None:
-        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._buffer = PayloadBuffer()
 
     def receive(self, manifest: WeightManifest) -> list[tuple[str, torch.Tensor]]:
         """See `WeightSubscriber`."""
-        if manifest.transport != TRANSPORT:
-            raise WeightsError(f"version {manifest.version} travels by {manifest.transport}, not by {TRANSPORT}")
-        check_layout(manifest)
-        if len(self._buffer) != manifest.num_bytes:
-            self._buffer = torch.empty(0, dtype=torch.uint8)
-            self._buffer = torch.zeros(manifest.num_bytes, dtype=torch.uint8)
-        try:
-            fd = os.open(manifest.location, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise WeightsError(f"version {manifest.version} is gone from {manifest.location}: {error}") from error
-        try:
-            _check_generation(fd, manifest)
-            corrupt = _read_all(fd, manifest, self._buffer.numpy().data)
-            # Asked first, since a slot that is written again has wrong checksums too.
-            _check_generation(fd, manifest)
-        finally:
-            os.close(fd)
-        if corrupt:
-            raise WeightsError(f"version {manifest.version} is corrupt: {', '.join(corrupt)}")
-        return [(entry.name, view(self._buffer, entry)) for entry in manifest.tensors]
+        return self._buffer.receive(manifest, TRANSPORT, partial(_read_slot, manifest))
 
     def close(self) -> None:
         """See `WeightSubscriber`."""
-        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._buffer.free()
+
+
+def _read_slot(manifest: WeightManifest, target: memoryview) -> list[str]:
+    """Fills the payload from the slot, if that still holds the version."""
+    try:
+        fd = os.open(manifest.location, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise WeightsError(f"version {manifest.version} is gone from {manifest.location}: {error}") from error
+    try:
+        _check_generation(fd, manifest)
+        corrupt = _read_all(fd, manifest, target)
+        # Asked before the checksums are looked at: a slot that is written again has wrong ones too.
+        _check_generation(fd, manifest)
+    finally:
+        os.close(fd)
+    return corrupt
 
 
 def _write_all(
